@@ -1,0 +1,370 @@
+"""The records of a LEIR program: immutable values, compared and hashed by content.
+
+A program is a header of tensors and a tree of loops and equations. The text form is in
+`grammar.lark`; `parse` and `show` convert. Single nodes are checked here, whole programs in
+`verify`. After Step-TP (arXiv 2605.25954).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from envs.leir_env.ops import OPS
+
+MAX_EXPRESSION_DEPTH = 150
+"""Deeper expressions are refused at construction, so that no walk over one can exhaust the stack."""
+
+INDEX_NAME = re.compile(r"[a-z][a-z0-9]*")
+TENSOR_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
+
+
+class Kind(StrEnum):
+    """How the iterations of a loop are run. A kind is a promise, never a change of meaning."""
+
+    SERIAL = "L"
+    PARALLEL = "P"
+    VECTOR = "V"
+    UNROLLED = "U"
+    BOUND = "B"
+
+
+class Axis(StrEnum):
+    """A GPU axis that a bound loop is mapped to."""
+
+    BX = "bx"
+    BY = "by"
+    BZ = "bz"
+    TX = "tx"
+    TY = "ty"
+    TZ = "tz"
+
+    @property
+    def is_block(self) -> bool:
+        return self.value[0] == "b"
+
+
+class DType(StrEnum):
+    """Element types, spelled as in the text."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+    I8 = "i8"
+    I32 = "i32"
+    I64 = "i64"
+    BOOL = "bool"
+
+    @property
+    def is_float(self) -> bool:
+        return "f" in self.value
+
+    @property
+    def is_int(self) -> bool:
+        return self.value[0] == "i"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return 1 if self is DType.BOOL else int(self.value.lstrip("bfi")) // 8
+
+
+class Scope(StrEnum):
+    """Where a tensor lives. The value is the suffix of its dtype in the text."""
+
+    GLOBAL = ""
+    SHARED = ".s"
+    LOCAL = ".l"
+
+
+class Role(StrEnum):
+    INPUT = "input"
+    PARAMETER = "parameter"
+    OUTPUT = "output"
+    TEMPORARY = "temporary"
+
+
+class Assign(StrEnum):
+    """The assignment of an equation; all but SET accumulate."""
+
+    SET = "="
+    ADD = "+="
+    MUL = "*="
+    MAX = "max="
+    MIN = "min="
+
+    @property
+    def op(self) -> str:
+        """The binary operator (a key of OPS) that an accumulation repeats."""
+        return {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[self.value]
+
+
+IDENTITY: dict[Assign, float] = {
+    Assign.ADD: 0.0,
+    Assign.MUL: 1.0,
+    Assign.MAX: float("-inf"),
+    Assign.MIN: float("inf"),
+}
+"""What an implicitly started reduction holds before its first term."""
+
+
+def identity(assign: Assign, dtype: DType) -> float | int | bool:
+    """Return the identity of an accumulation in `dtype` (integers use their own extremes)."""
+    value = IDENTITY[assign]
+    if dtype is DType.BOOL:
+        return value > 0
+    if dtype.is_int:
+        bits = 8 * dtype.itemsize - 1
+        return {float("-inf"): -(2**bits), float("inf"): 2**bits - 1}.get(value, int(value))
+    return value
+
+
+class ExpressionTooDeep(ValueError):
+    """An expression is nested beyond MAX_EXPRESSION_DEPTH."""
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal. Python `int` and `float` are weak: they take the dtype of what they meet."""
+
+    value: int | float | bool
+
+    depth = 1
+
+    def __post_init__(self) -> None:
+        if self.value != self.value:
+            raise ValueError("a constant can't be nan")
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+    def __eq__(self, other: object) -> bool:
+        # 1, 1.0 and True are different constants, and so are 0.0 and -0.0.
+        return (
+            isinstance(other, Const)
+            and type(self.value) is type(other.value)
+            and repr(self.value) == repr(other.value)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A loop index, in a subscript or as an integer value."""
+
+    name: str
+
+    depth = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An element of a tensor. `subscripts` has one integer expression for each dimension."""
+
+    tensor: str
+    subscripts: tuple[Expr, ...] = ()
+    depth: int = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, self.subscripts, hash((self.tensor, self.subscripts)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator of `OPS` applied to its arguments."""
+
+    op: str
+    args: tuple[Expr, ...]
+    depth: int = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if OPS[self.op].arity != len(self.args):
+            raise ValueError(f"{self.op} takes {OPS[self.op].arity} arguments, got {len(self.args)}")
+        if self.op == "neg" and isinstance(self.args[0], Const):
+            raise ValueError("a negated constant is a constant")
+        _seal(self, self.args, hash((self.op, self.args)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A value converted to `dtype` (float to integer truncates)."""
+
+    dtype: DType
+    value: Expr
+    depth: int = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _seal(self, (self.value,), hash((self.dtype, self.value)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+Expr = Const | Index | Access | Call | Cast
+
+
+def _seal(node: Access | Call | Cast, children: tuple[Expr, ...], digest: int) -> None:
+    depth = 1 + max((child.depth for child in children), default=0)
+    if depth > MAX_EXPRESSION_DEPTH:
+        raise ExpressionTooDeep(f"an expression is nested more than {MAX_EXPRESSION_DEPTH} deep")
+    object.__setattr__(node, "depth", depth)
+    object.__setattr__(node, "_hash", digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A declaration: dtype, shape (elements), scope and role."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...] = ()
+    scope: Scope = Scope.GLOBAL
+    role: Role = Role.TEMPORARY
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        total = 1
+        for extent in self.shape:
+            total *= extent
+        return total
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """`target assign value if guard`: the guard is a conjunction, and must hold for the equation to run."""
+
+    target: Access
+    assign: Assign
+    value: Expr
+    guard: tuple[Expr, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if any(isinstance(condition, Call) and condition.op == "and" for condition in self.guard):
+            raise ValueError("a guard is a tuple of conditions, none of them an 'and'")
+        object.__setattr__(self, "_hash", hash((self.target, self.assign, self.value, self.guard)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements in order, and the temporaries that live as long as one execution of them."""
+
+    body: tuple[Statement, ...]
+    tensors: tuple[Tensor, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.body, self.tensors)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`index` runs from 0 to `extent - 1`."""
+
+    kind: Kind
+    index: str
+    extent: int
+    block: Block
+    axis: Axis | None = None
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.BOUND) != (self.axis is not None):
+            raise ValueError(f"loop {self.index}: a bound loop, and no other, names a GPU axis")
+        object.__setattr__(
+            self, "_hash", hash((self.kind, self.index, self.extent, self.block, self.axis))
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+Statement = Loop | Equation
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A whole program; `block.tensors` holds its inputs, parameters, outputs and top-level temporaries."""
+
+    block: Block
+
+    def __post_init__(self) -> None:
+        order = [list(Role).index(tensor.role) for tensor in self.block.tensors]
+        if order != sorted(order):
+            raise ValueError("the header declares inputs, parameters, outputs, temporaries, in this order")
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The header's tensors, in the order of the text."""
+        return self.block.tensors
+
+    @property
+    def body(self) -> tuple[Statement, ...]:
+        return self.block.body
+
+    def with_role(self, *roles: Role) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.role in roles)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Inputs, then parameters: what a caller passes."""
+        return self.with_role(Role.INPUT) + self.with_role(Role.PARAMETER)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return self.with_role(Role.OUTPUT)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions."""
+    match expr:
+        case Access():
+            return expr.subscripts
+        case Call():
+            return expr.args
+        case Cast():
+            return (expr.value,)
+    return ()
+
+
+def subexpressions(expr: Expr) -> Iterator[Expr]:
+    """Yield `expr` and everything below it, parents first, left to right."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
+    """Return `expr` with its direct sub-expressions replaced."""
+    match expr:
+        case Access():
+            return Access(expr.tensor, new)
+        case Call():
+            return Call(expr.op, new)
+        case Cast():
+            return Cast(expr.dtype, new[0])
+    return expr

@@ -1,0 +1,362 @@
+"""Text to `Program`, with errors that name line, column and what was expected.
+
+The text may come from a model: its length is limited before anything else is done, and nothing is
+evaluated. `parse` checks syntax and scoping of indices; `load` also runs `verify`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lark
+
+from envs.leir_env.ir import (
+    Access,
+    Assign,
+    Axis,
+    Block,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Equation,
+    Expr,
+    ExpressionTooDeep,
+    Index,
+    Kind,
+    Loop,
+    Program,
+    Role,
+    Scope,
+    Statement,
+    Tensor,
+)
+from envs.leir_env.ops import INFIX, OPS, RESERVED
+
+MAX_CHARACTERS = 200_000
+MAX_NESTING = 60
+"""Brackets within brackets; the parse tree is walked recursively."""
+
+
+class ParseError(ValueError):
+    """Malformed LEIR text. `line` and `column` count from 1."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0, source: str = "") -> None:
+        self.message, self.line, self.column = message, line, column
+        lines = source.splitlines()
+        shown = lines[line - 1][:160] if 0 < line <= len(lines) else ""
+        where = f"line {line}, column {column}: " if line else ""
+        pointer = f"\n  {shown}\n  {' ' * (min(column, 160) - 1)}^" if shown else ""
+        super().__init__(f"{where}{message}{pointer}")
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where the statements of a text stand: line and column in pre-order of the tree."""
+
+    source: str
+    positions: tuple[tuple[int, int], ...]
+
+
+def parse(text: str) -> Program:
+    """Return the program that `text` spells. Raises `ParseError`."""
+    return parse_located(text)[0]
+
+
+def parse_located(text: str) -> tuple[Program, Spans]:
+    """Parse, and say where each statement stands."""
+    _check_size(text)
+    source = text if text.endswith("\n") else text + "\n"
+    try:
+        builder = _Builder()
+        program = builder.program(_grammar().parse(source))
+    except lark.exceptions.UnexpectedInput as error:
+        raise _syntax_error(error, source) from None
+    except _Located as error:
+        raise ParseError(error.message, error.line, error.column, source) from None
+    return program, Spans(source, tuple(builder.positions))
+
+
+def read(path: str | Path) -> Program:
+    """Parse a `.leir` file."""
+    return parse(Path(path).read_text(encoding="utf-8"))
+
+
+def parse_expression(text: str) -> Expr:
+    """Parse one expression, as it stands on the right of an equation."""
+    program = parse(f"-> Z:f32\nZ = {text}\n")
+    equation = program.body[0]
+    assert isinstance(equation, Equation)
+    return equation.value
+
+
+def _check_size(text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        raise ParseError(f"the text has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
+    depth = 0
+    for match in re.finditer(r"[\[({\])}]", text):
+        depth += 1 if match[0] in "[({" else -1
+        if depth > MAX_NESTING:
+            line = text.count("\n", 0, match.start()) + 1
+            column = match.start() - text.rfind("\n", 0, match.start())
+            raise ParseError(f"brackets are nested more than {MAX_NESTING} deep", line, column, text)
+
+
+@functools.cache
+def _grammar() -> lark.Lark:
+    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
+    return lark.Lark(grammar, parser="lalr", propagate_positions=False, maybe_placeholders=False)
+
+
+_EXPECTED = {
+    "LOOP": "a loop (L_i)",
+    "TENSOR": "a tensor",
+    "ELEMENT": "a tensor element",
+    "ELEMENTS": "a tensor element",
+    "DTYPE": "a dtype",
+    "NAME": "an index",
+    "INT": "an integer",
+    "FLOAT": "a number",
+    "ASSIGN": "an assignment (= += *= max= min=)",
+    "_NL": "the end of the line",
+    "_OPEN": "'[' and a new line",
+    "_CLOSE": "']'",
+    "FUNCTION": "a function",
+    "CAST": "a cast",
+    "COMPARE": "a comparison",
+    "$END": "the end of the text",
+}
+
+
+def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseError:
+    line, column = max(error.line, 1), max(error.column, 1)
+    if isinstance(error, lark.exceptions.UnexpectedToken):
+        found = "the end of the line" if error.token.type in ("_NL", "$END") else f"{error.token.value!s:.40}"
+        names = error.accepts or error.expected
+        if error.token.type == "$END":
+            line, column = source.count("\n"), len(source.splitlines()[-1]) + 1 if source.strip() else 1
+    else:
+        found, names = repr(source[error.pos_in_stream or 0 : (error.pos_in_stream or 0) + 1]), error.allowed or ()
+    terminals = {term.name: term.pattern for term in _grammar().terminals}
+    words = sorted(
+        {
+            _EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower())
+            for name in names
+        }
+    )
+    expected = ", ".join(words[:8]) + (" ..." if len(words) > 8 else "")
+    return ParseError(f"found {found}, expected {expected}", line, column, source)
+
+
+class _Located(Exception):
+    """A semantic error at a token."""
+
+    def __init__(self, message: str, token: lark.Token) -> None:
+        self.message, self.line, self.column = message, token.line or 0, token.column or 0
+
+
+class _Builder:
+    """Walks the parse tree once; knows the index domains and which loops are open."""
+
+    def __init__(self) -> None:
+        self.extents: dict[str, int] = {}
+        self.open: list[str] = []
+        self.used: set[str] = set()
+        self.positions: list[tuple[int, int]] = []
+
+    def program(self, tree: lark.Tree[lark.Token]) -> Program:
+        parts = {child.data: child for child in _trees(tree)}
+        tokens: dict[str, lark.Token] = {}
+        if "domains" in parts:
+            for domain in _trees(parts["domains"]):
+                name, extent = domain.children
+                assert isinstance(name, lark.Token) and isinstance(extent, lark.Token)
+                if name in self.extents:
+                    raise _Located(f"index {name} has two extents", name)
+                if name in RESERVED or re.fullmatch(r"e[0-9]+", name):
+                    raise _Located(f"{name} is a reserved word, not an index name", name)
+                self.extents[str(name)] = _integer(extent)
+                tokens[str(name)] = name
+        tensors = self.header(parts["header"])
+        body = self.statements(parts["body"])
+        for name, token in tokens.items():
+            if name not in self.used:
+                raise _Located(f"index {name} is declared but no loop runs over it", token)
+        return Program(Block(body, tensors))
+
+    def header(self, tree: lark.Tree[lark.Token]) -> tuple[Tensor, ...]:
+        groups = list(_trees(tree))
+        tokens = [child for child in tree.children if isinstance(child, lark.Token)]
+        roles = [Role.INPUT, Role.PARAMETER, Role.OUTPUT, Role.TEMPORARY]
+        marks = {str(token) for token in tokens}
+        if "|" not in marks:
+            roles.remove(Role.PARAMETER)
+        return tuple(
+            tensor
+            for role, group in zip(roles, groups, strict=False)
+            for tensor in self.declarations(group, role)
+        )
+
+    def declarations(self, tree: lark.Tree[lark.Token], role: Role) -> Iterator[Tensor]:
+        for group in _trees(tree):
+            names = [t for t in group.children if isinstance(t, lark.Token) and t.type == "TENSOR"]
+            (dtype,) = [t for t in group.children if isinstance(t, lark.Token) and t.type == "DTYPE"]
+            base, _, scope = dtype.partition(".")
+            shape = tuple(self.extent(t) for s in _trees(group) for t in s.children)
+            for name in names:
+                if name in ("L", "P", "U", "V"):
+                    raise _Located(f"{name} is a loop kind, not a tensor name", name)
+                yield Tensor(str(name), DType(base), shape, Scope(f".{scope}" if scope else ""), role)
+
+    def extent(self, token: Any) -> int:
+        if token.type == "INT":
+            return _integer(token)
+        if token not in self.extents:
+            raise _Located(f"unknown index {token}{_similar(token, self.extents)}", token)
+        self.used.add(str(token))
+        return self.extents[str(token)]
+
+    def statements(self, tree: lark.Tree[lark.Token]) -> tuple[Statement, ...]:
+        return tuple(self.statement(child) for child in _trees(tree))
+
+    def statement(self, tree: lark.Tree[lark.Token]) -> Statement:
+        loops = [child for child in tree.children if isinstance(child, lark.Token)]
+        (inner,) = _trees(tree)
+        if len(self.open) + len(loops) > MAX_NESTING:
+            raise _Located(f"loops are nested more than {MAX_NESTING} deep", loops[-1])
+        if inner.data == "block" and not loops:
+            raise ParseError("a block needs a loop before it")
+        names = []
+        for token in loops:
+            name = token.rpartition("_")[2]
+            if name not in self.extents:
+                raise _Located(f"unknown index {name}{_similar(name, self.extents)}", token)
+            if name in self.open:
+                raise _Located(f"loop {name} stands inside another loop over {name}", token)
+            self.open.append(name)
+            self.used.add(name)
+            names.append(name)
+            self.positions.append((token.line or 0, token.column or 0))
+        block = self.block(inner) if inner.data == "block" else Block((self.equation(inner),))
+        for token, name in zip(reversed(loops), reversed(names), strict=True):
+            axis = Axis(token[2:4]) if token[0] == "B" else None
+            block = Block((Loop(Kind(token[0]), name, self.extents[name], block, axis),))
+            self.open.pop()
+        return block.body[0]
+
+    def block(self, tree: lark.Tree[lark.Token]) -> Block:
+        parts = {child.data: child for child in _trees(tree)}
+        tensors = tuple(self.declarations(parts["locals"], Role.TEMPORARY)) if "locals" in parts else ()
+        return Block(self.statements(parts["body"]), tensors)
+
+    def equation(self, tree: lark.Tree[lark.Token]) -> Equation:
+        target, assign, value, *guards = tree.children
+        assert isinstance(assign, lark.Token)
+        first = target.children[0]  # type: ignore[union-attr]
+        self.positions.append((first.line or 0, first.column or 0))  # type: ignore[union-attr]
+        access = self.expression(target)
+        assert isinstance(access, Access)
+        guard = tuple(g for tree in guards for g in conjuncts(self.expression(tree.children[0])))  # type: ignore[union-attr]
+        return Equation(access, Assign(str(assign)), self.expression(value), guard)
+
+    def expression(self, tree: Any) -> Expr:
+        try:
+            return self._expression(tree)
+        except ExpressionTooDeep as error:
+            raise ParseError(str(error)) from None
+
+    def _expression(self, tree: Any) -> Expr:
+        parts = tree.children
+        match tree.data:
+            case "infix":
+                # A left-deep chain is walked in a loop: its length is not limited by the stack.
+                chain = []
+                while getattr(tree, "data", "") == "infix":
+                    left, symbol, right = tree.children
+                    chain.append((INFIX[symbol].name, right))
+                    tree = left
+                value = self._expression(tree)
+                for op, right in reversed(chain):
+                    value = Call(op, (value, self._expression(right)))
+                return value
+            case "product":
+                factors = []
+                while getattr(tree, "data", "") == "product":
+                    left, right = tree.children
+                    factors.append(right)
+                    tree = left
+                value = self._expression(tree)
+                for factor in reversed(factors):
+                    value = Call("mul", (value, self._expression(factor)))
+                return value
+            case "negate":
+                value = self._expression(parts[1])
+                if isinstance(value, Const) and not isinstance(value.value, bool):
+                    return Const(-value.value)
+                return Call("neg", (value,))
+            case "logical_not":
+                return Call("not", (self._expression(parts[0]),))
+            case "integer":
+                return Const(_integer(parts[0]))
+            case "real":
+                return Const(float(parts[0]))
+            case "infinity":
+                return Const(float("inf"))
+            case "true" | "false":
+                return Const(tree.data == "true")
+            case "index":
+                return self.index(str(parts[0]), parts[0])
+            case "scalar":
+                return Access(str(parts[0]))
+            case "element":
+                name, _, subscript = parts[0].partition("_")
+                sub: Expr = Const(int(subscript)) if subscript.isdigit() else self.index(subscript, parts[0])
+                return Access(name, (sub,))
+            case "elements":
+                return Access(str(parts[0][:-2]), tuple(self._expression(part) for part in parts[1:]))
+            case "cast":
+                return Cast(DType(str(parts[0][:-1])), self._expression(parts[1]))
+            case "call":
+                name = parts[0][:-1]
+                if name not in OPS or OPS[name].symbol:
+                    raise _Located(f"unknown function {name}{_similar(name, OPS)}", parts[0])
+                if OPS[name].arity != len(parts) - 1:
+                    raise _Located(
+                        f"{name} takes {OPS[name].arity} arguments, got {len(parts) - 1}", parts[0]
+                    )
+                return Call(name, tuple(self._expression(part) for part in parts[1:]))
+        raise AssertionError(f"no such grammar rule: {tree.data}")
+
+    def index(self, name: str, token: lark.Token) -> Index:
+        if name not in self.open:
+            reason = "no loop here runs over it" if name in self.extents else "unknown index"
+            raise _Located(f"{name}: {reason}{_similar(name, self.open)}", token)
+        return Index(name)
+
+
+def conjuncts(expr: Expr) -> tuple[Expr, ...]:
+    """Split a condition at its top-level `and`s."""
+    if isinstance(expr, Call) and expr.op == "and":
+        return conjuncts(expr.args[0]) + conjuncts(expr.args[1])
+    return (expr,)
+
+
+def _trees(tree: lark.Tree[lark.Token]) -> Iterator[lark.Tree[lark.Token]]:
+    return (child for child in tree.children if isinstance(child, lark.Tree))
+
+
+def _integer(token: lark.Token) -> int:
+    if len(token) > 18:
+        raise _Located(f"integer {token!s:.24} has more than 18 digits", token)
+    return int(token)
+
+
+def _similar(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,268 @@
+"""`Program` to canonical text. The only place that formats LEIR.
+
+Canonical: index domains in order of first loop; a dimension is printed by the name of the index that
+runs over exactly that dimension where one does, by its number otherwise; products by juxtaposition
+wherever that parses back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from envs.leir_env.ir import (
+    Access,
+    Block,
+    Call,
+    Cast,
+    Const,
+    Equation,
+    Expr,
+    Index,
+    Kind,
+    Loop,
+    Program,
+    Role,
+    Scope,
+    Statement,
+    Tensor,
+    subexpressions,
+)
+from envs.leir_env.ops import OPS
+
+_ATOM = 9
+_UNARY = OPS["neg"].precedence
+_PRODUCT = OPS["mul"].precedence
+_GUARD = OPS["and"].precedence + 1
+
+
+def show(program: Program) -> str:
+    """Return the canonical text, ending in a newline."""
+    return _Printer(program).text()
+
+
+def show_expression(expr: Expr) -> str:
+    """Return one expression as it stands in an equation."""
+    return _expression(expr, 0)
+
+
+def show_equation(equation: Equation) -> str:
+    """Return one equation, with its guard."""
+    text = f"{_expression(equation.target, 0)} {equation.assign} {_expression(equation.value, 0)}"
+    if equation.guard:
+        text += " if " + " and ".join(_expression(condition, _GUARD) for condition in equation.guard)
+    return text
+
+
+def show_loop(loop: Loop) -> str:
+    """Return the head of a loop: `L_i`, `B^tx_i`."""
+    axis = f"^{loop.axis}" if loop.axis else ""
+    return f"{loop.kind}{axis}_{loop.index}"
+
+
+def show_tensor(tensor: Tensor) -> str:
+    """Return a declaration with its extents as numbers: `A:f32[16,64]`."""
+    return tensor.name + _typed(tensor, tuple(map(str, tensor.shape)))
+
+
+def key(program: Program) -> str:
+    """Return the digest of the program up to renaming of indices and tensors (order of I/O counts).
+
+    Equal keys mean alpha-equivalent programs: 128 bits of SHA-256 over the canonical text after
+    renaming every loop by its position and every tensor by its role or first use.
+    """
+    return hashlib.sha256(show(canonical(program)).encode()).hexdigest()[:32]
+
+
+def canonical(program: Program) -> Program:
+    """Rename every loop index (`i0`, `i1` ...) and tensor (`A0` ...) in order, temporaries by first use."""
+    names = {tensor.name: f"A{n}" for n, tensor in enumerate(_interface(program))}
+    renamer = _Renamer(names)
+    body = tuple(renamer.statement(statement, {}) for statement in program.body)
+    return Program(Block(body, renamer.declarations(program.tensors)))
+
+
+def _interface(program: Program) -> tuple[Tensor, ...]:
+    return program.inputs + program.outputs
+
+
+class _Renamer:
+    def __init__(self, tensors: dict[str, str]) -> None:
+        self.tensors = tensors
+        self.loops = 0
+
+    def tensor(self, name: str) -> str:
+        return self.tensors.setdefault(name, f"A{len(self.tensors)}")
+
+    def declarations(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        renamed = [
+            Tensor(self.tensor(t.name), t.dtype, t.shape, t.scope, t.role) for t in tensors
+        ]
+        fixed = [t for t in renamed if t.role is not Role.TEMPORARY]
+        return (*fixed, *sorted((t for t in renamed if t.role is Role.TEMPORARY), key=lambda t: int(t.name[1:])))
+
+    def statement(self, statement: Statement, indices: Mapping[str, str]) -> Statement:
+        if isinstance(statement, Loop):
+            name = f"i{self.loops}"
+            self.loops += 1
+            inner = {**indices, statement.index: name}
+            body = tuple(self.statement(child, inner) for child in statement.block.body)
+            block = Block(body, self.declarations(statement.block.tensors))
+            return Loop(statement.kind, name, statement.extent, block, statement.axis)
+        target = self.expression(statement.target, indices)
+        assert isinstance(target, Access)
+        return Equation(
+            target,
+            statement.assign,
+            self.expression(statement.value, indices),
+            tuple(self.expression(condition, indices) for condition in statement.guard),
+        )
+
+    def expression(self, expr: Expr, indices: Mapping[str, str]) -> Expr:
+        match expr:
+            case Index(name):
+                return Index(indices[name])
+            case Access(name, subscripts):
+                return Access(self.tensor(name), tuple(self.expression(s, indices) for s in subscripts))
+            case Call(op, args):
+                return Call(op, tuple(self.expression(arg, indices) for arg in args))
+            case Cast(dtype, value):
+                return Cast(dtype, self.expression(value, indices))
+        return expr
+
+
+class _Printer:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.extents: dict[str, int] = {}
+        self.declared = dict[str, Tensor]()
+        self.dimensions: dict[str, list[str]] = {}
+        self._declare(program.block)
+        for statement in program.body:
+            self._collect(statement)
+
+    def text(self) -> str:
+        body = "".join(self._statement(s, "") for s in self.program.body)
+        domains = " ".join(f"{name}:{extent}" for name, extent in self.extents.items())
+        roles = {role: self._tensors(self.program.with_role(role)) for role in Role}
+        left = roles[Role.INPUT]
+        if roles[Role.PARAMETER]:
+            left += f" | {roles[Role.PARAMETER]}"
+        head = f"{left} -> {roles[Role.OUTPUT]}".strip()
+        if roles[Role.TEMPORARY]:
+            head += f"; {roles[Role.TEMPORARY]}"
+        return (f"{domains}\n" if domains else "") + head + "\n" + body
+
+    def _declare(self, block: Block) -> None:
+        for tensor in block.tensors:
+            self.declared[tensor.name] = tensor
+            self.dimensions[tensor.name] = [str(extent) for extent in tensor.shape]
+
+    def _collect(self, statement: Statement) -> None:
+        if isinstance(statement, Loop):
+            known = self.extents.setdefault(statement.index, statement.extent)
+            if known != statement.extent:
+                raise ValueError(f"index {statement.index} has extents {known} and {statement.extent}")
+            self._declare(statement.block)
+            for child in statement.block.body:
+                self._collect(child)
+            return
+        for expr in (statement.target, statement.value, *statement.guard):
+            for node in subexpressions(expr):
+                if isinstance(node, Access) and node.tensor in self.declared:
+                    self._name_dimensions(node)
+
+    def _name_dimensions(self, access: Access) -> None:
+        names = self.dimensions[access.tensor]
+        shape = self.declared[access.tensor].shape
+        for position, (subscript, extent) in enumerate(zip(access.subscripts, shape, strict=False)):
+            if (
+                isinstance(subscript, Index)
+                and names[position].isdigit()
+                and self.extents.get(subscript.name) == extent
+            ):
+                names[position] = subscript.name
+
+    def _tensors(self, tensors: Iterable[Tensor]) -> str:
+        groups: list[tuple[list[str], str]] = []
+        for tensor in tensors:
+            typed = _typed(tensor, tuple(self.dimensions[tensor.name]))
+            if groups and groups[-1][1] == typed:
+                groups[-1][0].append(tensor.name)
+            else:
+                groups.append(([tensor.name], typed))
+        return " ".join(",".join(names) + typed for names, typed in groups)
+
+    def _statement(self, statement: Statement, indent: str) -> str:
+        heads = ""
+        while isinstance(statement, Loop):
+            heads += show_loop(statement) + " "
+            block = statement.block
+            if block.tensors or len(block.body) != 1:
+                inner = indent + "  "
+                head = f"{inner}{self._tensors(block.tensors)}\n" if block.tensors else ""
+                body = "".join(self._statement(child, inner) for child in block.body)
+                return f"{indent}{heads}[\n{head}{body}{indent}]\n"
+            statement = block.body[0]
+        return f"{indent}{heads}{show_equation(statement)}\n"
+
+
+def _typed(tensor: Tensor, dimensions: tuple[str, ...]) -> str:
+    shape = f"[{','.join(dimensions)}]" if dimensions else ""
+    return f":{tensor.dtype}{tensor.scope}{shape}"
+
+
+def _expression(expr: Expr, outer: int) -> str:
+    """Print, in parentheses when `outer` binds tighter than the expression's own operator."""
+    match expr:
+        case Index(name):
+            return name
+        case Const(value):
+            text = _constant(value)
+            return f"({text})" if text[0] == "-" and outer >= _PRODUCT - 1 else text
+        case Access(name, subscripts):
+            return name + _subscripts(subscripts)
+        case Cast(dtype, value):
+            return f"{dtype}({_expression(value, 0)})"
+    op = OPS[expr.op]
+    if not op.symbol:
+        return f"{op.name}({','.join(_expression(arg, 0) for arg in expr.args)})"
+    if op.arity == 1:
+        argument = _expression(expr.args[0], op.precedence)
+        text = f"not {argument}" if op.name == "not" else f"-{argument}"
+        return f"({text})" if outer > op.precedence or outer >= _PRODUCT - 1 and op.name == "neg" else text
+    left, right = expr.args
+    # All infix operators associate to the left; a comparison does not chain.
+    left_text = _expression(left, op.precedence + (op.typing == "compare"))
+    right_text = _expression(right, op.precedence + 1)
+    text = left_text + _infix(op.symbol, left, right_text) + right_text
+    return f"({text})" if outer > op.precedence else text
+
+
+def _infix(symbol: str, left: Expr, right_text: str) -> str:
+    if symbol.isalpha():
+        return f" {symbol} "
+    if symbol != "*":
+        return symbol
+    if isinstance(left, Const) and isinstance(left.value, int) and right_text[0].islower() and right_text.isalnum():
+        return ""  # 32io
+    plain = isinstance(left, Access) or isinstance(left, Call) and left.op == "mul"
+    return " " if plain and right_text[0].isupper() else "*"
+
+
+def _subscripts(subscripts: tuple[Expr, ...]) -> str:
+    if not subscripts:
+        return ""
+    text = ",".join(_expression(subscript, 0) for subscript in subscripts)
+    plain = len(subscripts) == 1 and isinstance(subscripts[0], Index | Const) and text.isalnum()
+    return f"_{text}" if plain else f"_{{{text}}}"
+
+
+def _constant(value: int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)
+
+
+__all__ = ["canonical", "key", "show", "show_equation", "show_expression", "show_loop", "show_tensor"]
+

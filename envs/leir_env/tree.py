@@ -1,0 +1,224 @@
+"""Places in a program: paths, names of sites, and rewriting at a place.
+
+A path is the tuple of child positions from the program's body down. A site is the name by which
+actions, traces and people call a loop or an equation: loop `j` is the first loop over index j in
+program order, `j.2` the second; equation `C` is the first that assigns C, `C.2` the second.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from envs.leir_env.ir import (
+    Access,
+    Block,
+    Equation,
+    Expr,
+    Index,
+    Loop,
+    Program,
+    Statement,
+    Tensor,
+    children,
+    subexpressions,
+    with_children,
+)
+from envs.leir_env.ops import RESERVED
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A statement, where it stands, and the loops around it from the outside in."""
+
+    path: Path
+    statement: Statement
+    loops: tuple[Loop, ...]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extents of the enclosing loops by index name."""
+        return {loop.index: loop.extent for loop in self.loops}
+
+
+@functools.lru_cache(maxsize=4096)
+def walk(program: Program) -> tuple[Node, ...]:
+    """All statements in program order, loops before their bodies."""
+    found: list[Node] = []
+
+    def visit(statement: Statement, path: Path, loops: tuple[Loop, ...]) -> None:
+        found.append(Node(path, statement, loops))
+        if isinstance(statement, Loop):
+            inner = (*loops, statement)
+            for position, child in enumerate(statement.block.body):
+                visit(child, (*path, position), inner)
+
+    for position, statement in enumerate(program.body):
+        visit(statement, (position,), ())
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def sites(program: Program) -> Mapping[str, Node]:
+    """Every loop and equation by the name that actions call it."""
+    named: dict[str, Node] = {}
+    seen: dict[str, int] = {}
+    for node in walk(program):
+        base = node.statement.index if isinstance(node.statement, Loop) else node.statement.target.tensor
+        seen[base] = count = seen.get(base, 0) + 1
+        named[base if count == 1 else f"{base}.{count}"] = node
+    return named
+
+
+def site_of(program: Program, path: Path) -> str:
+    """The name of the statement at `path`."""
+    return next(name for name, node in sites(program).items() if node.path == path)
+
+
+def at(program: Program, path: Path) -> Statement:
+    """The statement at `path`."""
+    block = program.block
+    for position in path[:-1]:
+        loop = block.body[position]
+        assert isinstance(loop, Loop)
+        block = loop.block
+    return block.body[path[-1]]
+
+
+def block_at(program: Program, path: Path) -> Block:
+    """The block whose body the statement at `path` stands in."""
+    if len(path) == 1:
+        return program.block
+    loop = at(program, path[:-1])
+    assert isinstance(loop, Loop)
+    return loop.block
+
+
+def update_block(program: Program, path: Path, change: Callable[[Block], Block]) -> Program:
+    """Replace the block inside the loop at `path` (the header's block for the empty path)."""
+
+    def rebuild(block: Block, rest: Path) -> Block:
+        if not rest:
+            return change(block)
+        loop = block.body[rest[0]]
+        assert isinstance(loop, Loop)
+        new = replace(loop, block=rebuild(loop.block, rest[1:]))
+        return replace(block, body=(*block.body[: rest[0]], new, *block.body[rest[0] + 1 :]))
+
+    return Program(rebuild(program.block, path))
+
+
+def splice(program: Program, path: Path, new: tuple[Statement, ...]) -> Program:
+    """Replace the statement at `path` by `new` (none or more). Loops left empty are dropped."""
+    if not new and len(path) > 1 and len(block_at(program, path).body) == 1:
+        return splice(program, path[:-1], ())
+
+    def change(block: Block) -> Block:
+        position = path[-1]
+        return replace(block, body=(*block.body[:position], *new, *block.body[position + 1 :]))
+
+    return update_block(program, path[:-1], change)
+
+
+@functools.lru_cache(maxsize=4096)
+def declarations(program: Program) -> Mapping[str, tuple[Tensor, Path]]:
+    """Each tensor by name, with the path of the loop whose block declares it (the header: empty)."""
+    found = {tensor.name: (tensor, ()) for tensor in program.tensors}
+    for node in walk(program):
+        if isinstance(node.statement, Loop):
+            for tensor in node.statement.block.tensors:
+                found[tensor.name] = (tensor, node.path)  # type: ignore[assignment]
+    return found
+
+
+def expressions(equation: Equation) -> tuple[Expr, ...]:
+    """The target, the value and the guard."""
+    return (equation.target, equation.value, *equation.guard)
+
+
+def map_expressions(statement: Statement, change: Callable[[Expr], Expr]) -> Statement:
+    """Apply `change` to the target, value and guards of every equation below `statement`."""
+    if isinstance(statement, Loop):
+        body = tuple(map_expressions(child, change) for child in statement.block.body)
+        return replace(statement, block=replace(statement.block, body=body))
+    target = change(statement.target)
+    assert isinstance(target, Access)
+    return Equation(
+        target, statement.assign, change(statement.value), tuple(change(g) for g in statement.guard)
+    )
+
+
+def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """Replace indices by expressions."""
+    if isinstance(expr, Index):
+        return values.get(expr.name, expr)
+    below = children(expr)
+    if not below:
+        return expr
+    new = tuple(substitute(child, values) for child in below)
+    return expr if new == below else with_children(expr, new)
+
+
+def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
+    """Replace every tensor element, innermost first."""
+    below = children(expr)
+    if below:
+        new = tuple(map_accesses(child, change) for child in below)
+        expr = expr if new == below else with_children(expr, new)
+    return change(expr) if isinstance(expr, Access) else expr
+
+
+def accesses(expr: Expr) -> Iterator[Access]:
+    """Every tensor element read in `expr`, indirect subscripts included."""
+    return (node for node in subexpressions(expr) if isinstance(node, Access))
+
+
+def reads(equation: Equation) -> Iterator[Access]:
+    """Every element that one execution may read, its own accumulator excepted."""
+    for subscript in equation.target.subscripts:
+        yield from accesses(subscript)
+    for expr in (equation.value, *equation.guard):
+        yield from accesses(expr)
+
+
+def equations(statement: Statement) -> Iterator[Equation]:
+    """The equations at or below `statement`, in order."""
+    if isinstance(statement, Equation):
+        yield statement
+    else:
+        for child in statement.block.body:
+            yield from equations(child)
+
+
+def loops_below(statement: Statement) -> Iterator[Loop]:
+    """The loops at or below `statement`, in order."""
+    if isinstance(statement, Loop):
+        yield statement
+        for child in statement.block.body:
+            yield from loops_below(child)
+
+
+@functools.lru_cache(maxsize=4096)
+def names(program: Program) -> frozenset[str]:
+    """Every index and tensor name in use."""
+    return frozenset(declarations(program)) | {
+        node.statement.index for node in walk(program) if isinstance(node.statement, Loop)
+    }
+
+
+def fresh(program: Program, base: str, taken: frozenset[str] | set[str] = frozenset()) -> str:
+    """Return `base`, or `base` with the first number from 2 on that makes it unused."""
+    used = names(program) | taken | RESERVED
+    if base not in used:
+        return base
+    return next(name for n in range(2, 10**6) if (name := f"{base}{n}") not in used)
+
+
+def fresh_tensor(program: Program, taken: frozenset[str] | set[str] = frozenset()) -> str:
+    """Return the first unused single capital letter, then A2, A3 ..."""
+    used = names(program) | taken
+    letters = [chr(code) for code in range(ord("A"), ord("Z") + 1) if chr(code) not in "BLPUVTI"]
+    return next((letter for letter in letters if letter not in used), None) or fresh(program, "A", set(taken))
