@@ -1,1 +1,42 @@
-def main(): ...
+"""LEIR Gym: importing this registers the environments; `main` is the command line.
+
+import gymnasium as gym, leirgym
+env = gym.make("LEIR-v0", workload="softmax")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import envs
+
+if Path(envs.__file__ or "").parent.parent != Path(__file__).parent:
+    raise ImportError(
+        f"package envs comes from {envs.__file__}, which is not LEIR Gym's: uninstall the other "
+        f"distribution that has a package of that name, or use an environment of its own"
+    )
+
+VERBS: dict[str, tuple[str, str]] = {
+    "list": ("envs.leir_env.cli:list_workloads", "Name the shipped workloads by suite."),
+    "show": ("envs.leir_env.cli:show_program", "Print a program as LEIR, TIR, or generated code."),
+    "strategies": ("envs.leir_env.cli:strategies", "List the strategies, or explain one."),
+    "legal": ("envs.leir_env.cli:legal_actions", "List the legal actions, or say why one is refused."),
+    "apply": ("envs.leir_env.cli:apply_actions", "Apply actions and print the program."),
+    "optimize": ("agents.cli:optimize", "Search for a faster program, verified and timed."),
+    "verify": ("envs.leir_env.cli:verify_candidate", "Check a program against a workload, or a trace file."),
+    "replay": ("envs.leir_env.cli:replay_trace", "Apply the actions of a trace file step by step."),
+    "bench": ("agents.bench:bench", "Measure what the README states."),
+    "workloads": ("datagen.workloads.cli:workloads", "Regenerate the shipped workloads from PyTorch."),
+    "doctor": (
+        "envs.common.doctor:doctor",
+        "Print versions, tools, devices, the store, and where packages are.",
+    ),
+}
+"""Every verb of the command line: `module:command`, imported when called, and a line of help."""
+
+
+def main() -> None:
+    """Run the command line."""
+    from envs.common.console import Verbs
+
+    Verbs(VERBS, name="leirgym", help="Tensor-program optimisation as reinforcement learning.")()

@@ -133,7 +133,11 @@ class Evaluation:
                 "checks": tuple(Check(**check) for check in data["checks"]),
                 "timing": timing
                 and Timing(
-                    **{**timing, "candidate": tuple(timing["candidate"]), "baseline": tuple(timing["baseline"])}
+                    **{
+                        **timing,
+                        "candidate": tuple(timing["candidate"]),
+                        "baseline": tuple(timing["baseline"]),
+                    }
                 ),
             }
         )

@@ -32,6 +32,10 @@ class Problem(Protocol[S]):
         """The actions that apply, in canonical order, `STOP` first."""
         ...
 
+    def refusal(self, state: S, action: Action) -> str | None:
+        """Why `action` does not apply, as `code: sentence`, or None. Total for any action."""
+        ...
+
     def apply(self, state: S, action: Action) -> S:
         """The next state; pure, and total for a legal action."""
         ...
@@ -54,4 +58,8 @@ class Problem(Protocol[S]):
 
     def prior(self, state: S, actions: Sequence[Action]) -> Sequence[float]:
         """How promising the domain's rules of thumb think each action is: positive weights."""
+        ...
+
+    def close(self) -> None:
+        """Let go of workers and files; a later call may open them again."""
         ...

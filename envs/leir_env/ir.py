@@ -118,7 +118,7 @@ def identity(assign: Assign, dtype: DType) -> float | int | bool:
         return value > 0
     if dtype.is_int:
         bits = 8 * dtype.itemsize - 1
-        return {float("-inf"): -(2**bits), float("inf"): 2**bits - 1}.get(value, int(value))
+        return int(max(-(2.0**bits), min(value, 2.0**bits))) - (value == float("inf"))
     return value
 
 
@@ -363,6 +363,8 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     match expr:
         case Access():
             return Access(expr.tensor, new)
+        case Call("neg") if isinstance(new[0], Const):
+            return Const(-new[0].value)
         case Call():
             return Call(expr.op, new)
         case Cast():

@@ -8,7 +8,8 @@ program order, `j.2` the second; equation `C` is the first that assigns C, `C.2`
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from envs.leir_env.ir import (
@@ -73,9 +74,14 @@ def sites(program: Program) -> Mapping[str, Node]:
     return named
 
 
+@functools.lru_cache(maxsize=4096)
+def _sites_by_path(program: Program) -> Mapping[Path, str]:
+    return {node.path: name for name, node in sites(program).items()}
+
+
 def site_of(program: Program, path: Path) -> str:
     """The name of the statement at `path`."""
-    return next(name for name, node in sites(program).items() if node.path == path)
+    return _sites_by_path(program)[path]
 
 
 def at(program: Program, path: Path) -> Statement:
@@ -209,16 +215,61 @@ def names(program: Program) -> frozenset[str]:
     }
 
 
-def fresh(program: Program, base: str, taken: frozenset[str] | set[str] = frozenset()) -> str:
-    """Return `base`, or `base` with the first number from 2 on that makes it unused."""
-    used = names(program) | taken | RESERVED
-    if base not in used:
-        return base
-    return next(name for n in range(2, 10**6) if (name := f"{base}{n}") not in used)
+def fresh_index(program: Program, base: str, extent: int, around: Node) -> str:
+    """Return a name for a new loop at `around`: `base`, or `base` with the first number from 2 on that fits.
+
+    A name that other loops use is shared when they have the same extent and neither contain `around`
+    nor stand below it, so that texts stay short.
+    """
+    tensors = declarations(program)
+    extents = {
+        node.statement.index: node.statement.extent for node in walk(program) if isinstance(node.statement, Loop)
+    }
+    near = {loop.index for loop in (*around.loops, *loops_below(around.statement))}
+    for number in range(1, 10**6):
+        name = base if number == 1 else f"{base}{number}"
+        free = name not in extents or (extents[name] == extent and name not in near)
+        if free and name not in tensors and name not in RESERVED and not re.fullmatch(r"e[0-9]+", name):
+            return name
+    raise AssertionError("names are exhausted")
 
 
 def fresh_tensor(program: Program, taken: frozenset[str] | set[str] = frozenset()) -> str:
-    """Return the first unused single capital letter, then A2, A3 ..."""
+    """Return the first unused of A, C, D ... Z, A2, A3 ... (letters that mean loop kinds are left out)."""
     used = names(program) | taken
-    letters = [chr(code) for code in range(ord("A"), ord("Z") + 1) if chr(code) not in "BLPUVTI"]
-    return next((letter for letter in letters if letter not in used), None) or fresh(program, "A", set(taken))
+    letters = [letter for letter in "ACDEFGHJKMNOQRSWXYZ" if letter not in used]
+    return letters[0] if letters else next(name for n in range(2, 10**6) if (name := f"A{n}") not in used)
+
+
+def band(loop: Loop) -> tuple[Loop, ...]:
+    """The perfect nest from `loop` down: each contains the next and nothing else."""
+    found = [loop]
+    while not found[-1].block.tensors and len(found[-1].block.body) == 1:
+        inner = found[-1].block.body[0]
+        if not isinstance(inner, Loop):
+            break
+        found.append(inner)
+    return tuple(found)
+
+
+def nest(loops: Iterable[Loop], block: Block) -> Statement:
+    """Stack loops, the outermost first, over `block` (their own blocks are ignored)."""
+    for loop in reversed(tuple(loops)):
+        block = Block((replace(loop, block=block),))
+    return block.body[0]
+
+
+def freshen(program: Program, statement: Statement, around: frozenset[str]) -> Statement:
+    """Rename the loops at or below `statement` whose index is among `around`, where it is to be moved."""
+    if isinstance(statement, Equation):
+        return statement
+    name, body = statement.index, statement.block.body
+    if name in around:
+        node = Node((), replace(statement, index="e0"), tuple(replace(statement, index=n) for n in around))
+        name = fresh_index(program, statement.index, statement.extent, node)
+        values: dict[str, Expr] = {statement.index: Index(name)}
+        body = tuple(
+            map_expressions(child, lambda expr: substitute(expr, values)) for child in body
+        )
+    inner = tuple(freshen(program, child, around | {name}) for child in body)
+    return replace(statement, index=name, block=replace(statement.block, body=inner))

@@ -1,0 +1,228 @@
+"""Frontier search: one open list, from which the most promising states are measured, round by round.
+
+Expanding is cheap and measuring is not, so between two measurements the search looks ahead under the
+proposer, many steps deep, and spends evaluations only on what that finds. What was measured then corrects
+the predictions of its descendants, and how far predicted gains are trusted at all.
+
+After beam search with a learned cost model (Adams et al., "Learning to Optimize Halide with Tree Search
+and Random Programs", SIGGRAPH 2019) and the evolutionary refinement of traces of MetaSchedule (Shao et
+al., "Tensor Program Optimization with Probabilistic Programs", NeurIPS 2022).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, by_value, conduct, ignore
+from agents.proposers import CostModel, Proposer
+from envs.common.actions import Action
+from envs.common.problem import Problem
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """Beam search that looks ahead under a proposer and measures what it finds.
+
+    A round: look ahead from the `width` fastest measured states, to at most `depth` steps, keeping `width`
+    states at each level; vary the traces of the fastest; put all that into the open list; measure the best
+    `batch` of it. A parent stays in the beam until something faster was measured. With a width of one this
+    is greedy search.
+    """
+
+    width: int = 8
+    """States kept at each level of the lookahead, and measured states it starts from."""
+    depth: int = 16
+    """Levels of the lookahead."""
+    patience: int = 4
+    """Levels without a better prediction after which the lookahead turns back."""
+    branch: int = 24
+    """Children kept of each expanded state."""
+    batch: int = 8
+    """States measured in a round."""
+    variants: int = 32
+    """Varied traces in a round."""
+    proposer: Proposer = field(default_factory=CostModel)
+
+    def __post_init__(self) -> None:
+        smallest = min(self.width, self.depth, self.patience, self.branch, self.batch)
+        if smallest < 1:
+            raise ValueError(f"width, depth, patience, branch and batch are at least 1, got {smallest}")
+
+    def solve(
+        self,
+        problem: Problem[Any],
+        budget: Budget,
+        rng: np.random.Generator,
+        on_event: Listener = ignore,
+        clock: Clock = time.monotonic,
+    ) -> SearchResult:
+        """Search until the budget is spent, or a round finds nothing new."""
+        search = Search(problem, budget, rng, on_event, clock)
+        return conduct(search, self._explore, on_event)
+
+    def _explore(self, search: Search[Any]) -> None:
+        frontier = Frontier(search, self.proposer, self.branch)
+        while not search.spent:
+            parents = by_value(search, search.measured)[: self.width] or [search.root]
+            frontier.look_ahead(parents, self.width, self.depth, self.patience)
+            frontier.vary(parents, self.variants)
+            if not frontier.measure_best(self.batch):
+                return
+
+
+def greedy(**parameters: Any) -> Beam:
+    """Greedy search: a beam of one."""
+    return Beam(width=1, **parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[S]):
+    """An unmeasured node of the open list, and the measured one that its prediction starts from."""
+
+    node: Node[S]
+    anchor: Node[S]
+
+
+class Frontier(Generic[S]):
+    """The open list of one search."""
+
+    def __init__(self, search: Search[S], proposer: Proposer, branch: int) -> None:
+        self.search = search
+        self._proposer = proposer
+        self._branch = branch
+        self._open: dict[str, Candidate[S]] = {}
+        self._children: dict[str, tuple[Node[S], ...]] = {}
+        self._trust = 1.0
+
+    def predict(self, candidate: Candidate[S]) -> float:
+        """The log speedup expected: the anchor's measured one, and the trusted part of the gain since."""
+        base = self.search.value(candidate.anchor) or 0.0
+        return base + self._trust * (candidate.node.potential - candidate.anchor.potential)
+
+    def trust(self) -> float:
+        """How much of a predicted gain is borne out: ridge regression through the root, towards 1."""
+        root = self.search.value(self.search.root) or 0.0
+        gains = [(node.potential, (self.search.value(node) or 0.0) - root) for node in self.search.measured]
+        covariance = 1.0 + sum(predicted * actual for predicted, actual in gains)
+        variance = 1.0 + sum(predicted * predicted for predicted, _ in gains)
+        return min(max(covariance / variance, 0.1), 1.5)
+
+    def look_ahead(self, parents: list[Node[S]], width: int, depth: int, patience: int) -> None:
+        """Run a beam under the proposer from `parents`; all it meets enters the open list."""
+        level = [Candidate(parent, parent) for parent in parents]
+        met = {self.search.root.key, *(parent.key for parent in parents)}
+        best, idle = -math.inf, 0
+        for _ in range(depth):
+            found = [child for candidate in level for child in self._expand(candidate)]
+            found = [c for c in _first_of_each(found, lambda c: c.node.key) if c.node.key not in met]
+            if not found or self.search.spent:
+                return
+            met.update(candidate.node.key for candidate in found)
+            for candidate in found:
+                self._enter(candidate)
+            found.sort(key=self.predict, reverse=True)
+            top = self.predict(found[0])
+            best, idle = (top, 0) if top > best else (best, idle + 1)
+            if idle == patience:
+                return
+            level = spread(found, width, lambda c: c.node.trace[-1].name, math.ceil(width / 2))
+
+    def vary(self, parents: list[Node[S]], count: int) -> None:
+        """Enter traces like those of `parents`: one action dropped, or other sites or parameters for it."""
+        pairs = [(parent, n) for parent in parents for n in range(len(parent.trace))]
+        for which in self.search.rng.permutation(len(pairs))[:count]:
+            parent, position = pairs[which]
+            prefix, old, suffix = (
+                parent.trace[:position],
+                parent.trace[position],
+                parent.trace[position + 1 :],
+            )
+            start = self.follow(self.search.root, prefix)
+            others = [a for a in self.search.actions(start) if a.name == old.name and a != old]
+            choice = int(self.search.rng.integers(len(others) + 1))
+            changed = (others[choice],) if choice < len(others) else ()
+            self._enter(Candidate(self.follow(start, (*changed, *suffix)), parent))
+
+    def follow(self, node: Node[S], actions: Iterable[Action]) -> Node[S]:
+        """Apply `actions` in turn, skipping those that are refused and those of a failed parent."""
+        for action in actions:
+            if not self.search.fertile(node):
+                break
+            refusal = self.search.problem.refusal(node.state, action)
+            if refusal is None:
+                node = self.search.child(node, action, self._gain(node, action))
+            else:
+                self.search.refuse(node, action, refusal)
+        return node
+
+    def measure_best(self, count: int) -> bool:
+        """Measure the `count` best of the open list and learn from it; False if there was none.
+
+        Siblings by the same strategy wait for each other's result.
+        """
+        self._open = {key: c for key, c in self._open.items() if self.search.fresh(c.node)}
+        order = sorted(self._open.values(), key=self.predict, reverse=True)
+        chosen = spread(order, count, lambda c: (c.node.trace[:-1], c.node.trace[-1].name), 1)
+        self.search.measure(candidate.node for candidate in chosen)
+        self._trust = self.trust()
+        return bool(chosen)
+
+    def _enter(self, candidate: Candidate[S]) -> None:
+        known = self._open.get(candidate.node.key)
+        nearer = known is None or len(candidate.anchor.trace) > len(known.anchor.trace)
+        if nearer and candidate.node.trace and self.search.fresh(candidate.node):
+            self._open[candidate.node.key] = candidate
+
+    def _expand(self, candidate: Candidate[S]) -> Iterator[Candidate[S]]:
+        for child in self._children_of(candidate.node):
+            if self.search.fertile(child):
+                yield Candidate(child, candidate.anchor if self.search.fresh(child) else child)
+
+    def _children_of(self, node: Node[S]) -> tuple[Node[S], ...]:
+        known = self._children.get(node.key)
+        if known is None:
+            actions = self.search.actions(node)
+            scores = self._rank(node, actions)
+            order = sorted(range(len(actions)), key=lambda n: -scores[n])[: self._branch]
+            kept = (self.search.child(node, actions[n], scores[n]) for n in order if scores[n] > -math.inf)
+            known = self._children[node.key] = tuple(kept)
+        return known
+
+    def _rank(self, node: Node[S], actions: tuple[Action, ...]) -> list[float]:
+        return list(self._proposer.rank(self.search.problem, node.state, actions, self.search.rng))
+
+    def _gain(self, node: Node[S], action: Action) -> float:
+        (score,) = self._rank(node, (action,))
+        return score
+
+
+def spread(ranked: Iterable[T], count: int, group: Callable[[T], Hashable], cap: int) -> list[T]:
+    """Take the first `count` with at most `cap` of a group; if that leaves room, fill up in order.
+
+    >>> spread("aaabc", 3, str, 1)
+    ['a', 'b', 'c']
+    """
+    taken: dict[Hashable, int] = {}
+    first: list[T] = []
+    rest: list[T] = []
+    for item in ranked:
+        label = group(item)
+        taken[label] = taken.get(label, 0) + 1
+        (first if taken[label] <= cap else rest).append(item)
+        if len(first) == count:
+            break
+    return list(itertools.islice(itertools.chain(first, rest), count))
+
+
+def _first_of_each(items: Iterable[T], label: Callable[[T], Hashable]) -> list[T]:
+    return list({label(item): item for item in reversed(list(items))}.values())[::-1]

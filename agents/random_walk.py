@@ -1,0 +1,67 @@
+"""Random legal walks: the baseline that every search must beat."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, conduct, ignore
+from envs.common.problem import Problem
+
+STALE = 200
+"""Walks in a row that end where an earlier one did, after which nothing new is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomWalk:
+    """Walks from the root along legal actions, each as likely as the others; the end is measured.
+
+    The length of a walk is even from 1 to `depth`; it ends early where nothing is legal or a state failed.
+    """
+
+    depth: int = 12
+    """Steps of the longest walk."""
+    batch: int = 8
+    """States measured at once."""
+
+    def __post_init__(self) -> None:
+        if min(self.depth, self.batch) < 1:
+            raise ValueError(f"depth and batch are at least 1, got {self.depth} and {self.batch}")
+
+    def solve(
+        self,
+        problem: Problem[Any],
+        budget: Budget,
+        rng: np.random.Generator,
+        on_event: Listener = ignore,
+        clock: Clock = time.monotonic,
+    ) -> SearchResult:
+        """Walk until the budget is spent, or walks no longer end anywhere new."""
+        search = Search(problem, budget, rng, on_event, clock)
+        return conduct(search, self._explore, on_event)
+
+    def _explore(self, search: Search[Any]) -> None:
+        while not search.spent:
+            ends = dict[str, Node[Any]]()
+            stale = 0
+            while len(ends) < self.batch and stale < STALE and not search.spent:
+                end = self._walk(search)
+                known = end.key in ends or not search.fresh(end)
+                stale = stale + 1 if known else 0
+                if not known:
+                    ends[end.key] = end
+            if not ends:
+                return
+            search.measure(ends.values())
+
+    def _walk(self, search: Search[Any]) -> Node[Any]:
+        node = search.root
+        for _ in range(search.rng.integers(1, self.depth + 1)):
+            actions = search.actions(node) if search.fertile(node) else ()
+            if not actions:
+                break
+            node = search.child(node, actions[search.rng.integers(len(actions))])
+        return node

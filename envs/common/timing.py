@@ -1,0 +1,118 @@
+"""The statistics of a measurement: pure functions of samples; the clock lives in the harness.
+
+Candidate and baseline are timed in turn, in random order within each pair, so that drift of the machine hits
+both; the speedup is the ratio of their medians, which 20 pairs know to about 3 % and 100 to under 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from envs.common.evaluation import Timing
+
+Samples = Sequence[float] | npt.NDArray[np.float64]
+
+RESAMPLES = 400
+"""Bootstrap resamples behind an interval."""
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When to stop measuring."""
+
+    pairs: int = 20
+    """Fewest pairs behind a speedup."""
+    most: int = 200
+    """Most pairs."""
+    width: float = 0.02
+    """Half the interval, relative to the ratio, that is narrow enough."""
+    seconds: float = 0.5
+    """Time budget; past it, only `pairs` more are waited for."""
+    hopeless: float = 4.0
+    """A candidate this many times slower than the baseline is not worth more pairs."""
+    glimpse: int = 3
+    """Pairs behind that verdict."""
+    block: float = 100e-6
+    """Shortest time between two readings of the clock; shorter kernels are repeated within it."""
+
+
+def order(pairs: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Say for each pair whether the candidate goes first."""
+    return rng.random(pairs) < 0.5
+
+
+def repetitions(seconds: float, rules: Rules) -> int:
+    """Return how many runs of `seconds` fill a block."""
+    return max(1, int(np.ceil(rules.block / max(seconds, 1e-9))))
+
+
+def ratio(candidate: Samples, baseline: Samples) -> float:
+    """Return the speedup: median baseline time over median candidate time."""
+    return float(np.median(baseline) / np.median(candidate))
+
+
+def interval(candidate: Samples, baseline: Samples, seed: int = 0) -> tuple[float, float]:
+    """Bootstrap the 95 % interval of `ratio`, resampling whole pairs."""
+    pairs = np.array([candidate, baseline])
+    count = pairs.shape[1]
+    draws = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
+    slow, fast = np.median(pairs[:, draws], axis=2)[::-1]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(slow / fast, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def is_hopeless(candidate: Samples, baseline: Samples, rules: Rules) -> bool:
+    """Has the glimpse shown a candidate far slower than the baseline?"""
+    return len(candidate) >= rules.glimpse and ratio(candidate, baseline) * rules.hopeless < 1
+
+
+def enough(candidate: Samples, baseline: Samples, spent: float, rules: Rules) -> bool:
+    """Stop after these pairs, which took `spent` seconds?
+
+    Yes when the candidate is hopeless, when the interval is narrow, and when time or pairs run out.
+    """
+    if is_hopeless(candidate, baseline, rules):
+        return True
+    if len(candidate) < rules.pairs:
+        return False
+    if spent >= rules.seconds or len(candidate) >= rules.most:
+        return True
+    low, high = interval(candidate, baseline)
+    return (high - low) / 2 <= rules.width * ratio(candidate, baseline)
+
+
+def invalid(candidate: Samples, floor: float) -> str:
+    """Say why these samples can't be true, or nothing.
+
+    `floor` is the shortest time, in seconds, in which the hardware can do the work.
+    """
+    if not len(candidate):
+        return "there is no sample"
+    least = float(np.min(candidate))
+    if not np.all(np.isfinite(candidate)) or least <= 0:
+        return f"a sample of {least} s is not a time"
+    if least < floor:
+        return f"a sample of {least:.3g} s is below the roofline floor of {floor:.3g} s"
+    if len(candidate) >= 10 and float(np.ptp(candidate)) == 0:
+        return f"all {len(candidate)} samples are {least:.3g} s; real ones scatter"
+    return ""
+
+
+def summarise(candidate: Samples, baseline: Samples, baseline_name: str) -> Timing:
+    """Make the record of a measurement from its samples, in seconds for one run, pair by pair."""
+    low, high = interval(candidate, baseline)
+    return Timing(
+        tuple(float(s) for s in candidate),
+        tuple(float(s) for s in baseline),
+        baseline_name,
+        ratio(candidate, baseline),
+        low,
+        high,
+    )

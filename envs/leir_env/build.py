@@ -1,0 +1,105 @@
+"""Compile a program with TVM: a callable kernel for this CPU, or CUDA source.
+
+TVM checks neither shapes nor bounds in a kernel (its argument checks would double the build time), so programs
+come from `verify` and arguments from `Kernel.run` or `tensor`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import s_tir, tirx
+from tvm.target import codegen
+
+from envs.leir_env.interp import numpy_dtype
+from envs.leir_env.ir import Program, Tensor
+from envs.leir_env.lower import lower
+from envs.leir_env.lower_expr import BuildError
+
+Array = npt.NDArray[Any]
+
+OPT_LEVEL = 1
+"""LLVM's. With explicit vector and unrolled loops, more costs build time and gains nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled program. Calling it runs it on tensors in memory, outputs overwritten, none overlapping."""
+
+    program: Program
+    function: Any
+    module: Any
+
+    def __call__(self, *tensors: Any) -> None:
+        """Run on inputs, parameters, then outputs, in header order, each made by `tensor`."""
+        self.function(*tensors)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run on arrays by name, and return the outputs by name. Raises `ValueError` for a wrong shape."""
+        for declared in self.program.inputs:
+            if np.shape(inputs[declared.name]) != declared.shape:
+                raise ValueError(
+                    f"input {declared.name} has shape {np.shape(inputs[declared.name])}, expected {declared.shape}"
+                )
+        outputs = {declared.name: empty(declared) for declared in self.program.outputs}
+        arguments = [tensor(inputs[declared.name], declared) for declared in self.program.inputs]
+        self(*arguments, *outputs.values())
+        return {name: output.numpy() for name, output in outputs.items()}
+
+    def source(self, kind: str = "asm") -> str:
+        """The generated code: `ll` is LLVM IR, `asm` assembly."""
+        return str(self.module.inspect_source(kind))
+
+
+def tensor(array: Array, declared: Tensor) -> Any:
+    """Copy an array into memory aligned as kernels assume, in the declared dtype."""
+    return tvm.runtime.tensor(np.ascontiguousarray(array, numpy_dtype(declared.dtype)))
+
+
+def empty(declared: Tensor) -> Any:
+    """Make a tensor of the declared shape and dtype, filled with poison (nan, or -128)."""
+    dtype = numpy_dtype(declared.dtype)
+    return tvm.runtime.tensor(np.full(declared.shape, np.nan if declared.dtype.is_float else -128).astype(dtype))
+
+
+def build(program: Program, target: str = "llvm") -> Kernel:
+    """Compile `program` for this CPU, machine code included. Raises `BuildError`."""
+    function = lower(program, target)
+    check(function)
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        try:
+            module = tvm.compile(function, target=host_target()).mod
+            return Kernel(program, module["main"], module)
+        except Exception as error:  # The compiler's errors have no common class.
+            raise BuildError("compiler", _first_line(error)) from error
+
+
+def check(function: tirx.PrimFunc) -> None:
+    """Ask TVM for a second opinion on names and bounds. Raises `BuildError`."""
+    if not s_tir.analysis.verify_well_formed(function, assert_mode=False):
+        raise BuildError("ill_formed", "the lowered function uses a name before its definition")
+    try:
+        s_tir.analysis.OOBChecker()(tvm.IRModule.from_expr(function))
+    except tvm.error.InternalError as error:
+        raise BuildError("out_of_bounds", _first_line(error)) from error
+
+
+@functools.cache
+def host_target() -> tvm.target.Target:
+    """This CPU, as LLVM names it."""
+    cpu = codegen.llvm_get_system_cpu()
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "opt-level": OPT_LEVEL})
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+__all__ = ["BuildError", "Kernel", "build", "check", "empty", "host_target", "tensor"]

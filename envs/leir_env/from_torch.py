@@ -1,0 +1,340 @@
+"""PyTorch modules to LEIR programs: `torch.export`, Relax, one equation for each block.
+
+The module is exported in float64 where that is possible, so that constants keep all their digits, and
+the dtypes it was written in are put back. Operators that TVM imports in a poor form (unstable, opaque,
+quadratic) are first written out by `torch_forms`. The program is then run against the module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from envs.leir_env.ir import DType, Program
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+AGREEMENT = 1e-9
+"""Largest accepted difference from the module in float64, relative to the largest element."""
+
+
+class ImportProblem(ValueError):
+    """A module that can't be imported; the message says what, where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A program and what belongs to it."""
+
+    program: Program
+    parameters: Mapping[str, npt.NDArray[Any]]
+    """Values of the program's parameters by tensor name, in their dtypes."""
+    origins: Mapping[str, str]
+    """For each parameter of the program, its path in the module, such as `encoder.0.weight`."""
+
+
+def from_torch(module: nn.Module, example_inputs: tuple[Tensor, ...]) -> Imported:
+    """Return the LEIR program of a module in evaluation mode, for inputs of these shapes and dtypes.
+
+    Raises `ImportProblem`.
+    """
+    inputs = _checked(module, example_inputs)
+    working = _with_parameters(module)
+    floats = {t.dtype for t in (*inputs, *working.parameters()) if t.is_floating_point()}
+    if len(floats) == 1:
+        wide = tuple(t.double() if t.is_floating_point() else t for t in inputs)
+        dtypes = {DType.F64: _dtype(floats.pop())}
+        # A module that names dtypes itself may not run in float64.
+        with contextlib.suppress(ImportProblem):
+            return _translated(copy.deepcopy(working).double(), wide, dtypes)
+    return _translated(working, inputs, {})
+
+
+def _checked(module: Any, example_inputs: Any) -> tuple[Tensor, ...]:
+    """Return copies of the inputs: the same tensor passed twice would be exported as one input."""
+    torch = require_torch()
+    if not isinstance(module, torch.nn.Module):
+        hint = "; pass an instance, not the class" if isinstance(module, type) else ""
+        raise ImportProblem(f"expected an nn.Module, got {type(module).__name__}{hint}")
+    if not isinstance(example_inputs, tuple | list):
+        raise ImportProblem(f"example inputs are a tuple of tensors, got {type(example_inputs).__name__}")
+    for position, tensor in enumerate(example_inputs):
+        if not isinstance(tensor, torch.Tensor):
+            raise ImportProblem(
+                f"input {position} is a {type(tensor).__name__}: inputs are tensors; fix other arguments in the "
+                "module's constructor"
+            )
+        _dtype(tensor.dtype)
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or 0 in tensor.shape:
+            raise ImportProblem(
+                f"input {position} is a {tensor.layout} tensor of shape {list(tensor.shape)} on {tensor.device}: "
+                "pass a dense CPU tensor with at least one element"
+            )
+    return tuple(tensor.detach().clone() for tensor in example_inputs)
+
+
+def require_torch() -> Any:
+    """Return the torch module. Raises `ImportProblem` naming the extra where it isn't installed."""
+    try:
+        import torch
+    except ImportError:
+        raise ImportProblem("PyTorch is not installed: pip install 'leirgym[torch]'") from None
+    return torch
+
+
+def _with_parameters(module: nn.Module) -> nn.Module:
+    """A copy whose buffers are parameters too, so that they stay inputs of the program."""
+    from torch import nn
+
+    working = copy.deepcopy(module)
+    for part in working.modules():
+        for name, buffer in list(part._buffers.items()):
+            if buffer is not None:
+                del part._buffers[name]
+                part.register_parameter(name, nn.Parameter(buffer, requires_grad=False))
+    return working
+
+
+def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[DType, DType]) -> Imported:
+    import torch
+
+    from envs.leir_env import relax_import, tidy
+
+    with _quiet(), torch.no_grad(), _default_dtype(torch.float64 if dtypes else torch.get_default_dtype()):
+        expected = _outputs(module, inputs)
+        exported = _exported(module, inputs)
+        try:
+            graph, constants = relax_import.stages(_relax(exported))
+        except relax_import.NoEquation as problem:
+            raise ImportProblem(f"{problem}{_place_of(problem.operator, exported)}") from None
+    program, names = tidy.program(graph, dtypes)
+    tensors = list(graph.tensors)[len(inputs) :]
+    given = dict(zip(tensors, exported.named_parameters(), strict=False))
+    origins = {t: path for t, (path, _) in given.items()} | dict.fromkeys(constants, "constant")
+    values = {t: parameter.detach().numpy() for t, (_, parameter) in given.items()} | constants
+    parameters = {names[tensor]: value for tensor, value in values.items() if tensor in names}
+    _compare(program, inputs, parameters, expected)
+    by_name = {tensor.name: tensor for tensor in program.inputs}
+    return Imported(
+        program,
+        {name: value.astype(_numpy(by_name[name].dtype)) for name, value in parameters.items()},
+        {names[tensor]: path for tensor, path in origins.items() if tensor in names},
+    )
+
+
+def _outputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What the module returns for the inputs, as a tuple of tensors."""
+    import torch
+
+    try:
+        result = module(*(tensor.clone() for tensor in inputs))
+    except Exception as error:  # noqa: BLE001 - the user's own code runs here
+        shapes = " ".join(f"{_dtype(t.dtype)}{list(t.shape)}" for t in inputs).replace(", ", ",")
+        raise ImportProblem(
+            f"{type(module).__name__} fails on inputs {shapes or '(none)'}: {_line(error)}{_user_line(error)}"
+        ) from None
+    results = tuple(result) if isinstance(result, tuple | list) else (result,)
+    for tensor in results:
+        if not isinstance(tensor, torch.Tensor):
+            raise ImportProblem(
+                f"{type(module).__name__} returns a {type(tensor).__name__}: a program returns tensors"
+            )
+    return results
+
+
+def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    import torch
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    from envs.leir_env.torch_forms import decompositions
+
+    try:
+        exported = torch.export.export(module, inputs)
+    except GuardOnDataDependentSymNode as error:
+        raise ImportProblem(
+            f"control flow or a shape depends on the values of a tensor{_user_line(error)}; a program has one "
+            "path: use torch.where, or fix the choice in the constructor"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the user's own code runs here
+        raise ImportProblem(f"torch.export refuses the module: {_line(error)}{_user_line(error)}") from None
+    _refuse_training(module, exported)
+    return exported.run_decompositions(decompositions())
+
+
+_TRAINING = {"dropout": 2, "batch_norm": 5, "feature_dropout": 2, "alpha_dropout": 2}
+"""Operators with a flag that is set in training, and the position of the flag."""
+
+
+def _refuse_training(module: nn.Module, exported: torch.export.ExportedProgram) -> None:
+    if not any(part.training for part in module.modules()):
+        return
+    for node in exported.graph.nodes:
+        name = _operator(node)
+        if name in _TRAINING and len(node.args) > _TRAINING[name] and node.args[_TRAINING[name]]:
+            raise ImportProblem(f"{name} is in training mode{_source(node)}; call module.eval() first")
+
+
+def _relax(exported: torch.export.ExportedProgram) -> Any:
+    """Return the legalised Relax module. Errors name the node."""
+    from tvm import relax, transform
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    current: list[Any] = [None]
+    importer = ExportedProgramImporter()
+    table = importer.convert_map | {
+        "amax.default": _reduction(importer, relax.op.max),
+        "amin.default": _reduction(importer, relax.op.min),
+        "prod.dim_int": _reduction(importer, relax.op.prod),
+    }
+
+    def tracked(convert: Any) -> Any:
+        def call(node: Any) -> Any:
+            current[0] = node
+            return convert(node)
+
+        return call
+
+    importer.convert_map = {name: tracked(convert) for name, convert in table.items()}
+    for node in exported.graph.nodes:
+        if node.op == "call_function" and node.target.__name__ not in importer.convert_map:
+            raise ImportProblem(f"operator {node.target} (node {node.name}) has no import{_source(node)}")
+    try:
+        module = importer.from_exported_program(exported, True, True, False, None)
+    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
+        node = current[0]
+        raise ImportProblem(
+            f"operator {node.target} (node {node.name}) can't be imported: {_line(error)}{_source(node)}"
+        ) from None
+    steps = [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.LegalizeOps(),
+    ]
+    try:
+        return transform.Sequential(steps)(module)
+    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
+        raise ImportProblem(f"TVM can't write the module as loops: {_line(error)}") from None
+
+
+def _reduction(importer: Any, operator: Any) -> Any:
+    """A converter for `operator(x, dims, keepdim)`."""
+
+    def convert(node: Any) -> Any:
+        x, dims, keepdim = (*node.args, *(None, False)[len(node.args) - 1 :])
+        axes = None if dims == [] else dims
+        return importer.block_builder.emit(operator(importer.env[x], axes, keepdim))
+
+    return convert
+
+
+def _compare(
+    program: Program, inputs: tuple[Tensor, ...], values: Mapping[str, Any], expected: tuple[Tensor, ...]
+) -> None:
+    """Run the program in float64 beside the module, so that a mistake of the importer is an error."""
+    from envs.leir_env.interp import run
+
+    names = [tensor.name for tensor in program.inputs if tensor.name not in values]
+    arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    results = run(program, {**arrays, **values}, DType.F64)
+    for tensor, wanted in zip(program.outputs, expected, strict=True):
+        got, reference = results[tensor.name].astype(float), wanted.double().numpy()
+        finite = np.isfinite(reference)
+        scale = max(1.0, float(np.abs(reference[finite]).max(initial=0)))
+        same = (got == reference) | (np.isnan(got) & np.isnan(reference))
+        error = float(np.abs(np.where(same, 0, got - reference)).max(initial=0)) / scale
+        if not error <= AGREEMENT:
+            raise ImportProblem(
+                f"output {tensor.name} of the imported program differs from the module by {error:.1e} of its "
+                "largest element: the importer gets this module wrong, please report it"
+            )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _dtype(dtype: Any) -> DType:
+    from envs.leir_env.relax_import import DTYPES
+
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ImportProblem(f"LEIR has no dtype {name}; it has {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _numpy(dtype: DType) -> npt.DTypeLike:
+    from envs.leir_env.relax_import import DTYPES
+
+    name = next(name for name, known in DTYPES.items() if known is dtype)
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _operator(node: Any) -> str:
+    """`dropout` for a node of `aten.dropout.default`."""
+    return node.target.__name__.partition(".")[0] if node.op == "call_function" else ""
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _source(node: Any) -> str:
+    """The last line of the module's own code that a node came from."""
+    found = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    places = [
+        (line, found[at + 1] if at + 1 < len(found) else "")
+        for at, line in enumerate(found)
+        if line.startswith('File "') and "/torch/" not in line
+    ]
+    if not places:
+        return ""
+    where, code = places[-1]
+    _, path, rest = where.split('"', 2)
+    return f", at {Path(path).name}:{rest.split('line ')[1].split(',')[0]}: {code}"
+
+
+def _user_line(error: BaseException) -> str:
+    """The last line outside PyTorch and this package that an error passed through."""
+    ours = str(Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/torch/" not in frame.filename and not frame.filename.startswith(ours)
+    ]
+    return f", at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
+def _place_of(operator: str, exported: torch.export.ExportedProgram) -> str:
+    """The source of the first node whose operator has this name, up to TVM's numbering."""
+    name = operator.strip("_0123456789")
+    return next((_source(node) for node in exported.graph.nodes if _operator(node).strip("_") == name), "")

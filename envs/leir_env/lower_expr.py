@@ -1,0 +1,366 @@
+"""Expressions of LEIR as TIR expressions: one table entry for each operator.
+
+Weak subexpressions (literals and loop indices only) are evaluated as integers wide enough for their bounds, or
+in float64, and rounded once to the dtype of what they meet.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from envs.leir_env import elementary
+from envs.leir_env.ir import Access, Call, Cast, Const, DType, Equation, Expr, Index, Tensor, subexpressions
+from envs.leir_env.ops import OPS
+from envs.leir_env.printer import show_expression
+
+Scalar = tirx.Expr
+INT32_MAX = 2**31 - 1
+
+
+class BuildError(ValueError):
+    """A program that can't be built: `code` names the rule, `sentence` the thing and the number."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(f"{code}: {sentence}")
+        self.code, self.sentence = code, sentence
+
+
+NAMES: Mapping[DType, str] = {
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F32: "float32",
+    DType.F64: "float64",
+    DType.I8: "int8",
+    DType.I32: "int32",
+    DType.I64: "int64",
+    DType.BOOL: "bool",
+}
+"""LEIR dtypes as TVM spells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What names mean at a place in the program."""
+
+    target: str
+    tensors: Mapping[str, Tensor]
+    buffers: Mapping[str, tirx.Var]
+    indices: Mapping[str, Scalar]
+    extents: Mapping[str, int]
+
+
+def value(expr: Expr, dtype: DType, env: Environment) -> Scalar:
+    """Lower `expr`; if it is weak it becomes `dtype`."""
+    own = dtype_of(expr, env.tensors)
+    if own is None:
+        return _weak(expr, dtype, env)
+    match expr:
+        case Const(literal):
+            return tirx.const(bool(literal), "bool")
+        case Access():
+            return element(expr, env)
+        case Cast(to, inner):
+            return cast(value(inner, dtype_of(inner, env.tensors) or to, env), to)
+        case Call("select", (condition, yes, no)):
+            return _select(condition, yes, no, own, env)
+        case Call(op, args):
+            operands = own if OPS[op].typing in ("arith", "float", "integer") else _joint(args, env)
+            return _apply(op, [value(arg, operands, env) for arg in args], operands, env.target)
+    raise AssertionError(f"no such expression: {expr}")
+
+
+def element(access: Access, env: Environment) -> Scalar:
+    """The load of one element."""
+    return tirx.BufferLoad(env.buffers[access.tensor], subscripts(access, env))
+
+
+def subscripts(access: Access, env: Environment) -> list[Scalar]:
+    """The subscripts of an access as integers."""
+    return [subscript(expr, env) for expr in access.subscripts]
+
+
+def subscript(expr: Expr, env: Environment) -> Scalar:
+    """One subscript: int32 unless its bounds or the tensors in it are wider."""
+    own = dtype_of(expr, env.tensors)
+    return _integer(expr, _width(expr, env), env) if own is None else value(expr, own, env)
+
+
+def condition(expr: Expr, env: Environment) -> Scalar:
+    """A guard."""
+    return value(expr, DType.BOOL, env)
+
+
+def accumulated(equation: Equation, old: Scalar, term: Scalar, dtype: DType, target: str) -> Scalar:
+    """`old` and one more term of the accumulation."""
+    if dtype is DType.BOOL:
+        return {"add": tirx.Or, "max": tirx.Or, "mul": tirx.And, "min": tirx.And}[equation.assign.op](old, term)
+    return _apply(equation.assign.op, [old, term], dtype, target)
+
+
+def literal(number: float | int | bool, dtype: DType) -> Scalar:
+    """A constant of the given dtype."""
+    if dtype is DType.BOOL:
+        return tirx.const(bool(number), "bool")
+    if dtype.is_float:
+        return tirx.FloatImm(NAMES[dtype], float(number))
+    return tirx.IntImm(NAMES[dtype], int(number))
+
+
+def dtype_of(expr: Expr, tensors: Mapping[str, Tensor]) -> DType | None:
+    """The dtype of an expression; None if it is weak."""
+    match expr:
+        case Const(literal):
+            return DType.BOOL if isinstance(literal, bool) else None
+        case Index():
+            return None
+        case Access(name):
+            return tensors[name].dtype
+        case Cast(dtype):
+            return dtype
+        case Call(op, args):
+            if OPS[op].typing in ("compare", "logic"):
+                return DType.BOOL
+            operands = args[1:] if op == "select" else args
+            found = {dtype for arg in operands if (dtype := dtype_of(arg, tensors)) is not None}
+            if len(found) > 1:
+                raise BuildError(
+                    "mixed_dtypes", f"{show_expression(expr)} mixes {' and '.join(sorted(found))}; cast one of them"
+                )
+            return next(iter(found), None)
+    raise AssertionError(f"no such expression: {expr}")
+
+
+def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """Least and greatest value of an integer expression of loop indices; None where nothing is known."""
+    match expr:
+        case Const(number) if type(number) is int:
+            return number, number
+        case Index(name):
+            return 0, extents[name] - 1
+        case Call("select", (_, *args)) | Call(_, args):
+            found = [bounds(arg, extents) for arg in args]
+            known = [pair for pair in found if pair is not None]
+            if len(known) == len(found) and expr.op in _BOUNDS:
+                return _BOUNDS[expr.op](*known)
+    return None
+
+
+Bounds = tuple[int, int]
+
+
+def _corners(operator: Callable[[int, int], int]) -> Callable[[Bounds, Bounds], Bounds]:
+    """Of an operator monotone in each argument."""
+
+    def combine(left: Bounds, right: Bounds) -> Bounds:
+        found = [operator(a, b) for a in left for b in right]
+        return min(found), max(found)
+
+    return combine
+
+
+def _quotient(left: Bounds, right: Bounds) -> Bounds | None:
+    return _corners(int.__floordiv__)(left, right) if right[0] > 0 else None
+
+
+def _remainder(left: Bounds, right: Bounds) -> Bounds | None:
+    if right[0] <= 0:
+        return None
+    return left if 0 <= left[0] and left[1] < right[0] else (0, right[1] - 1)
+
+
+def _magnitude(arg: Bounds) -> Bounds:
+    low, high = sorted(map(abs, arg))
+    return (0 if arg[0] <= 0 <= arg[1] else low), high
+
+
+_BOUNDS: Mapping[str, Callable[..., Bounds | None]] = {
+    "add": _corners(int.__add__),
+    "sub": _corners(int.__sub__),
+    "mul": _corners(int.__mul__),
+    "min": _corners(min),
+    "max": _corners(max),
+    "floordiv": _quotient,
+    "mod": _remainder,
+    "abs": _magnitude,
+    "neg": lambda arg: (-arg[1], -arg[0]),
+    "select": lambda yes, no: (min(yes[0], no[0]), max(yes[1], no[1])),
+}
+
+
+def _width(expr: Expr, env: Environment) -> str:
+    """int32 if every integer subexpression fits, int64 otherwise."""
+    for node in subexpressions(expr):
+        reach = bounds(node, env.extents)
+        if reach is not None and max(-reach[0], reach[1]) > INT32_MAX:
+            return "int64"
+    return "int32"
+
+
+def _is_integral(expr: Expr) -> bool:
+    return not any(
+        isinstance(node, Const) and isinstance(node.value, float)
+        or isinstance(node, Call) and OPS[node.op].typing == "float"
+        for node in subexpressions(expr)
+    )
+
+
+def _weak(expr: Expr, dtype: DType, env: Environment) -> Scalar:
+    """Evaluate an expression of literals and indices apart, then round to `dtype`."""
+    if isinstance(expr, Const):
+        if not dtype.is_float and isinstance(expr.value, float):
+            raise BuildError("mixed_dtypes", f"the literal {expr.value} meets {dtype}; write an integer or a cast")
+        return literal(expr.value, dtype)
+    if _is_integral(expr):
+        return cast(_integer(expr, _width(expr, env), env), dtype)
+    if not dtype.is_float:
+        raise BuildError("mixed_dtypes", f"{show_expression(expr)} is no integer but meets {dtype}; write a cast")
+    return cast(_double(expr, env), dtype)
+
+
+def _integer(expr: Expr, width: str, env: Environment) -> Scalar:
+    match expr:
+        case Const(number):
+            return tirx.IntImm(width, int(number))
+        case Index(name):
+            index = env.indices[name]
+            return index if width == "int32" else tirx.Cast(width, index)
+        case Call("select", (chosen, yes, no)):
+            return tirx.Select(condition(chosen, env), _integer(yes, width, env), _integer(no, width, env))
+        case Call(op, args):
+            return _apply(op, [_integer(arg, width, env) for arg in args], DType.I64, env.target)
+    raise AssertionError(f"no weak integer: {expr}")
+
+
+def _double(expr: Expr, env: Environment) -> Scalar:
+    match expr:
+        case Const(number):
+            return tirx.FloatImm("float64", float(number))
+        case Call("select", (chosen, yes, no)):
+            return tirx.Select(condition(chosen, env), _double(yes, env), _double(no, env))
+        case Call(op, args) if not _is_integral(expr):
+            return _apply(op, [_double(arg, env) for arg in args], DType.F64, env.target)
+    return tirx.Cast("float64", _integer(expr, _width(expr, env), env))
+
+
+def _joint(args: tuple[Expr, ...], env: Environment) -> DType:
+    """The dtype in which comparisons compare: of the strong side, or the narrowest that holds both weak ones."""
+    found = {dtype for arg in args if (dtype := dtype_of(arg, env.tensors)) is not None}
+    if len(found) > 1:
+        raise BuildError("mixed_dtypes", f"a comparison mixes {' and '.join(sorted(found))}; cast one of them")
+    if found:
+        return next(iter(found))
+    if not all(map(_is_integral, args)):
+        return DType.F64
+    return DType.I64 if any(_width(arg, env) == "int64" for arg in args) else DType.I32
+
+
+def cast(operand: Scalar, dtype: DType) -> Scalar:
+    """Convert to `dtype`; nothing is emitted if it is that already."""
+    source = operand.ty.dtype
+    if source == NAMES[dtype]:
+        return operand
+    if dtype is DType.BOOL:
+        return tirx.NE(operand, tirx.const(0, source))
+    return tirx.Cast(NAMES[dtype], operand)
+
+
+def _select(chosen: Expr, yes: Expr, no: Expr, dtype: DType, env: Environment) -> Scalar:
+    """A vector-friendly selection if both arms may be evaluated, a branch if one may not."""
+    parts = (condition(chosen, env), value(yes, dtype, env), value(no, dtype, env))
+    if _is_total(yes, env) and _is_total(no, env):
+        return tirx.Select(*parts)
+    return tirx.if_then_else(*parts)
+
+
+def _is_total(expr: Expr, env: Environment) -> bool:
+    """Can it be evaluated anywhere in the iteration space? Every subscript is provably within bounds."""
+    for node in subexpressions(expr):
+        if isinstance(node, Access):
+            for inner, extent in zip(node.subscripts, env.tensors[node.tensor].shape, strict=True):
+                reach = bounds(inner, env.extents)
+                if reach is None or reach[0] < 0 or reach[1] >= extent:
+                    return False
+    return True
+
+
+def _apply(op: str, args: list[Scalar], dtype: DType, target: str) -> Scalar:
+    if op in _ACROSS:
+        return _ACROSS[op](*args)
+    table = _VECTORISABLE if target == "llvm" and dtype is not DType.F64 else _LIBRARY
+    if dtype in (DType.F16, DType.BF16):
+        wide = [tirx.Cast("float32", arg) for arg in args]
+        return tirx.Cast(NAMES[dtype], table[op](*wide))
+    return table[op](*args)
+
+
+def _negative(x: Scalar) -> Scalar:
+    dtype = x.ty.dtype
+    return tirx.Mul(x, tirx.const(-1, dtype))
+
+
+def _guarded_division(operator: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
+    """Integer division by zero gives zero, as in NumPy, instead of a trap."""
+
+    def divide(a: Scalar, b: Scalar) -> Scalar:
+        if isinstance(b, tirx.IntImm) and b.value != 0:
+            return operator(a, b)
+        dtype = b.ty.dtype
+        zero = tirx.EQ(b, tirx.const(0, dtype))
+        quotient = operator(a, tirx.Select(zero, tirx.const(1, dtype), b))
+        return tirx.Select(zero, tirx.const(0, dtype), quotient)
+
+    return divide
+
+
+_ACROSS: Mapping[str, Callable[..., Scalar]] = {
+    "or": tirx.Or,
+    "and": tirx.And,
+    "not": tirx.Not,
+    "lt": tirx.LT,
+    "le": tirx.LE,
+    "gt": tirx.GT,
+    "ge": tirx.GE,
+    "eq": tirx.EQ,
+    "ne": tirx.NE,
+    "add": tirx.Add,
+    "sub": tirx.Sub,
+    "mul": tirx.Mul,
+    "div": tirx.Div,
+    "floordiv": _guarded_division(tirx.FloorDiv),
+    "mod": _guarded_division(tirx.FloorMod),
+    "neg": _negative,
+    "abs": tirx.abs,
+    "min": tirx.Min,
+    "max": tirx.Max,
+    "sqrt": tirx.sqrt,
+    "floor": tirx.floor,
+}
+"""Operators whose TIR spelling serves every dtype and target."""
+
+
+def _one(x: Scalar) -> Scalar:
+    return tirx.FloatImm(x.ty.dtype, 1.0)
+
+
+_LIBRARY: Mapping[str, Callable[..., Scalar]] = {
+    "pow": tirx.pow,
+    "exp": tirx.exp,
+    "log": tirx.log,
+    "rsqrt": lambda x: tirx.Div(_one(x), tirx.sqrt(x)),
+    "tanh": tirx.tanh,
+    "erf": tirx.erf,
+    "sigmoid": lambda x: tirx.Div(_one(x), tirx.Add(_one(x), tirx.exp(_negative(x)))),
+    "sin": tirx.sin,
+    "cos": tirx.cos,
+}
+"""Functions of the target's mathematical library."""
+
+_VECTORISABLE: Mapping[str, Callable[..., Scalar]] = {
+    **_LIBRARY,
+    **{name: functools.partial(elementary.call, name) for name in elementary.FUNCTIONS},
+}
+"""The same for float32 on a CPU, where the library would be called lane by lane."""

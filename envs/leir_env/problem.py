@@ -1,0 +1,191 @@
+"""LEIR programs as a problem: strategies are the actions, the evaluator is the judge.
+
+Importing this needs neither TVM nor a worker; both wait for the first `evaluate`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envs.common.actions import Action
+from envs.common.evaluation import Check, Evaluation
+from envs.leir_env import cost, heuristic, printer, strategies
+from envs.leir_env.inputs import draw
+from envs.leir_env.interp import run
+from envs.leir_env.ir import Program
+from envs.leir_env.oracle import Oracle, interface_problem, iterations
+from envs.leir_env.parser import ParseError
+from envs.leir_env.schedule import default_schedule
+from envs.leir_env.strategies import Exactness
+from envs.leir_env.verify import load, verify
+from envs.leir_env.workloads import load as load_workload
+
+if TYPE_CHECKING:
+    from envs.common.store import Store
+    from envs.common.workers import Pool
+    from envs.leir_env.evaluate import Evaluator
+
+MAX_RECOMPUTATION = 16
+"""A program that an agent writes runs at most so many times the root's iterations."""
+
+_key = functools.lru_cache(maxsize=8192)(printer.key)
+_show = functools.lru_cache(maxsize=2048)(printer.show)
+
+
+@dataclass(frozen=True, slots=True)
+class LeirState:
+    """A program and how it came about. Equal states hold the same program, equally exact."""
+
+    program: Program
+    exactness: Exactness = Exactness.EXACT
+    """The worst along the way."""
+    depth: int = field(default=0, compare=False)
+    """Moves from the root."""
+    rewritten: bool = False
+    """Written by an agent, or made from such a program: that it equals the root is unproved."""
+
+
+class LeirProblem:
+    """A workload to make faster.
+
+    `workload` is a shipped name, `leir://suite/name?n=1024`, LEIR text, a `.leir` file or a Program. With
+    `check`, every program that a strategy makes is verified (AssertionError names what is wrong).
+    """
+
+    def __init__(
+        self,
+        workload: str | Path | Program,
+        target: str = "llvm",
+        store: Store | None = None,
+        threads: int = 1,
+        pool: Pool | None = None,
+        check: bool = False,
+    ) -> None:
+        self.workload = load_workload(workload)
+        self.task = self.workload.uri
+        self.target = target
+        self.root = LeirState(self.workload.program)
+        self._store, self._threads, self._pool, self._check = store, threads, pool, check
+        self._evaluator: Evaluator | None = None
+        self._evaluations: dict[tuple[str, Exactness], Evaluation] = {}
+
+    @functools.cached_property
+    def baseline(self) -> Program:
+        """The default schedule of the root, which speedups are over."""
+        return default_schedule(self.root.program, self.target)
+
+    @functools.cached_property
+    def oracle(self) -> Oracle:
+        """What the root computes, on input sets."""
+        return Oracle(self.root.program)
+
+    def legal(self, state: LeirState) -> tuple[Action, ...]:
+        """The strategies that apply, `STOP` first, in the order of the registry, sites and parameters."""
+        return strategies.legal(state.program, self.target)
+
+    def refusal(self, state: LeirState, action: Action) -> str | None:
+        """Why `action` does not apply, as `code: sentence`, or None."""
+        refusal = strategies.refusal(state.program, action, self.target)
+        return None if refusal is None else str(refusal)
+
+    def apply(self, state: LeirState, action: Action) -> LeirState:
+        """The program after a legal action. Raises ValueError for any other."""
+        outcome = strategies.apply(state.program, action)
+        if self._check:
+            problems = verify(outcome.program, self.target)
+            assert not problems, f"{action} on\n{self.show(state)}made\n{printer.show(outcome.program)}{problems[0]}"
+        exactness = max(state.exactness, outcome.exactness)
+        return LeirState(outcome.program, exactness, state.depth + 1, state.rewritten)
+
+    def read(self, text: str) -> LeirState | str:
+        """The state of a program that an agent wrote, or the sentence that says why it is none."""
+        try:
+            program = load(text)
+        except ParseError as error:
+            return f"malformed: {error}"
+        difference = interface_problem(program, self.root.program)
+        if difference:
+            return f"interface: {difference}"
+        limit = MAX_RECOMPUTATION * iterations(self.root.program)
+        if iterations(program) > limit:
+            return (
+                f"size: the program runs {iterations(program):,} iterations; {MAX_RECOMPUTATION} times the root's,"
+                f" {limit:,}, is the limit"
+            )
+        return LeirState(program, Exactness.REASSOCIATES, rewritten=True)
+
+    def key(self, state: LeirState) -> str:
+        return _key(state.program)
+
+    def show(self, state: LeirState) -> str:
+        return _show(state.program)
+
+    def evaluate(self, states: Sequence[LeirState]) -> list[Evaluation]:
+        """Build, verify and time; one record for each state. A program is evaluated once, whoever asks."""
+        wanted = {(self.key(state), state.exactness): state for state in states}
+        for exactness in Exactness:
+            new = {
+                identity: state.program
+                for identity, state in wanted.items()
+                if identity not in self._evaluations and identity[1] is exactness
+            }
+            if new:
+                records = self.evaluator.evaluate(tuple(new.values()), exactness=exactness)
+                self._evaluations.update(zip(new, records, strict=True))
+        return [self._evaluations[self.key(state), state.exactness] for state in states]
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Builds, verifies and times in worker processes; started when first asked for."""
+        if self._evaluator is None:
+            from envs.leir_env.evaluate import Evaluator
+
+            self._evaluator = Evaluator(
+                self.root.program,
+                self.target,
+                threads=self._threads,
+                store=self._store,
+                pool=self._pool,
+                baseline=self.baseline,
+            )
+        return self._evaluator
+
+    def interpret(self, state: LeirState) -> tuple[Check, ...]:
+        """Compare the program with the root on the oracle's input sets, both under the interpreter.
+
+        Nothing is built; ends at the first input set that differs.
+        """
+        checks: list[Check] = []
+        theirs, ours = self.root.program.inputs, state.program.inputs
+        for name in self.oracle.sets:
+            values = draw(self.root.program, name, self.oracle.seed)
+            inputs = {mine.name: values[root.name] for mine, root in zip(ours, theirs, strict=True)}
+            outputs = run(state.program, inputs)
+            in_order = tuple(outputs[tensor.name] for tensor in state.program.outputs)
+            checks.extend(self.oracle.judge(name, in_order, state.exactness))
+            if not all(check.passed for check in checks):
+                break
+        return tuple(checks)
+
+    def estimate(self, state: LeirState) -> float:
+        """The cost model's log of the speedup over the default schedule."""
+        return math.log(self._baseline_seconds / cost.estimate(state.program, self.target))
+
+    @functools.cached_property
+    def _baseline_seconds(self) -> float:
+        return cost.estimate(self.baseline, self.target)
+
+    def prior(self, state: LeirState, actions: Sequence[Action]) -> list[float]:
+        """How promising rules of thumb think each action is."""
+        return heuristic.prior(state.program, tuple(actions))
+
+    def close(self) -> None:
+        """End the workers; a later evaluation starts new ones."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None

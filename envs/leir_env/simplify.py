@@ -1,0 +1,241 @@
+"""Normal form of integer index expressions: sums of integer multiples of atoms.
+
+Atoms are loop indices, `x//c`, `x%c` that do not reduce further, and whatever is not arithmetic. All
+rules hold for every integer within the given extents, so that a rewriting stays exact.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envs.leir_env.ir import Call, Const, Equation, Expr, Index, Loop, Statement, children, with_children
+from envs.leir_env.tree import loops_below, substitute
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "floordiv", "mod"})
+_COMPARE = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+
+Extents = Mapping[str, int]
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`constant` plus the sum of each atom times its coefficient (none of them zero)."""
+
+    terms: tuple[tuple[Expr, int], ...] = ()
+    constant: int = 0
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """Return `self + factor * other`, with the terms in order of first appearance."""
+        total = dict(self.terms)
+        for atom, coefficient in other.terms:
+            total[atom] = total.get(atom, 0) + factor * coefficient
+        kept = tuple((atom, c) for atom, c in total.items() if c)
+        return Linear(kept, self.constant + factor * other.constant)
+
+    def times(self, factor: int) -> Linear:
+        return Linear().plus(self, factor)
+
+    def expression(self) -> Expr:
+        """Return it as an expression: positive terms, negative terms, constant."""
+        ordered = sorted(self.terms, key=lambda term: term[1] < 0)
+        value: Expr | None = None
+        for atom, coefficient in ordered:
+            size = abs(coefficient)
+            term = atom if size == 1 else Call("mul", (Const(size), atom))
+            if value is None and coefficient < 0 and self.constant > 0:
+                value = Call("sub", (Const(self.constant), term))
+                return Linear(tuple(ordered[1:]), 0)._onto(value)
+            if value is None:
+                value = term if coefficient > 0 else Call("neg", (term,))
+            else:
+                value = Call("add" if coefficient > 0 else "sub", (value, term))
+        if value is None:
+            return Const(self.constant)
+        if self.constant:
+            op = "add" if self.constant > 0 else "sub"
+            value = Call(op, (value, Const(abs(self.constant))))
+        return value
+
+    def _onto(self, value: Expr) -> Expr:
+        for atom, coefficient in self.terms:
+            size = abs(coefficient)
+            value = Call("sub", (value, atom if size == 1 else Call("mul", (Const(size), atom))))
+        return value
+
+
+def is_index_expression(expr: Expr) -> bool:
+    """Is it integer arithmetic over loop indices and integer constants alone?"""
+    match expr:
+        case Index():
+            return True
+        case Const(value):
+            return isinstance(value, int) and not isinstance(value, bool)
+        case Call(op, args):
+            return op in _ARITHMETIC and all(is_index_expression(arg) for arg in args)
+    return False
+
+
+def linear(expr: Expr, extents: Extents) -> Linear:
+    """Return the normal form of an integer expression."""
+    match expr:
+        case Const(int(value)):
+            return Linear((), value)
+        case Call("add", (left, right)):
+            return _recombine(linear(left, extents).plus(linear(right, extents)))
+        case Call("sub", (left, right)):
+            return _recombine(linear(left, extents).plus(linear(right, extents), -1))
+        case Call("neg", (value,)):
+            return linear(value, extents).times(-1)
+        case Call("mul", (left, right)):
+            a, b = linear(left, extents), linear(right, extents)
+            if not a.terms:
+                return b.times(a.constant)
+            if not b.terms:
+                return a.times(b.constant)
+            return Linear(((Call("mul", (a.expression(), b.expression())), 1),))
+        case Call("floordiv" | "mod" as op, (value, Const(int(divisor)))) if divisor > 0:
+            return _divided(op, linear(value, extents), divisor, extents)
+        case Call(op, args) if op in _ARITHMETIC:
+            return Linear(((Call(op, tuple(simplify(arg, extents) for arg in args)), 1),))
+    return Linear(((expr, 1),))
+
+
+def _divided(op: str, value: Linear, divisor: int, extents: Extents) -> Linear:
+    """Split off the multiples of the divisor; what is left may vanish by its bounds."""
+    multiples = Linear(
+        tuple((atom, c // divisor) for atom, c in value.terms if c % divisor == 0), value.constant // divisor
+    )
+    rest = Linear(tuple((atom, c) for atom, c in value.terms if c % divisor), value.constant % divisor)
+    bounds = interval(rest, extents)
+    if bounds and bounds[0] // divisor == bounds[1] // divisor:
+        quotient = bounds[0] // divisor
+        if op == "floordiv":
+            return multiples.plus(Linear((), quotient))
+        return rest.plus(Linear((), -quotient * divisor))
+    if op == "mod":
+        return Linear(((Call("mod", (rest.expression(), Const(divisor))), 1),))
+    inner = rest.expression()
+    if isinstance(inner, Call) and inner.op == "floordiv" and isinstance(inner.args[1], Const):
+        inner, divisor = inner.args[0], int(inner.args[1].value) * divisor
+    return multiples.plus(Linear(((Call("floordiv", (inner, Const(divisor))), 1),)))
+
+
+def _recombine(value: Linear) -> Linear:
+    """Apply `c*(x//c) + x%c = x`, for any multiple of it."""
+    terms = dict(value.terms)
+    for atom, coefficient in value.terms:
+        if not (isinstance(atom, Call) and atom.op == "mod" and isinstance(atom.args[1], Const)):
+            continue
+        base, divisor = atom.args[0], int(atom.args[1].value)
+        inner, outer = base, divisor
+        if isinstance(base, Call) and base.op == "floordiv" and isinstance(base.args[1], Const):
+            inner, outer = base.args[0], int(base.args[1].value) * divisor
+        quotient = Call("floordiv", (inner, Const(outer)))
+        if terms.get(quotient) == coefficient * divisor:
+            rest = Linear(tuple((a, c) for a, c in value.terms if a not in (atom, quotient)), value.constant)
+            return _recombine(rest.plus(linear(base, {}), coefficient))
+    return value
+
+
+def interval(value: Linear, extents: Extents) -> Interval | None:
+    """The least and greatest value within the extents, or None if an atom is unbounded."""
+    low = high = value.constant
+    for atom, coefficient in value.terms:
+        bounds = _atom_interval(atom, extents)
+        if bounds is None:
+            return None
+        ends = (coefficient * bounds[0], coefficient * bounds[1])
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _atom_interval(atom: Expr, extents: Extents) -> Interval | None:
+    match atom:
+        case Index(name):
+            return (0, extents[name] - 1) if name in extents else None
+        case Call("mod", (value, Const(int(divisor)))):
+            inner = bounds(value, extents)
+            return inner if inner and 0 <= inner[0] and inner[1] < divisor else (0, divisor - 1)
+        case Call("floordiv", (value, Const(int(divisor)))):
+            inner = bounds(value, extents)
+            return (inner[0] // divisor, inner[1] // divisor) if inner else None
+    return None
+
+
+def bounds(expr: Expr, extents: Extents) -> Interval | None:
+    """The least and greatest value of an integer expression, where intervals can tell."""
+    return interval(linear(expr, extents), extents)
+
+
+def simplify(expr: Expr, extents: Extents) -> Expr:
+    """Normalise every integer index expression in `expr`; decide comparisons that bounds settle."""
+    if isinstance(expr, Index | Const):
+        return expr
+    if is_index_expression(expr):
+        return linear(expr, extents).expression()
+    below = children(expr)
+    new = tuple(simplify(child, extents) for child in below)
+    if isinstance(expr, Call) and expr.op in _COMPARE and all(is_index_expression(arg) for arg in new):
+        decided = _decide(expr.op, new, extents)
+        if decided is not None:
+            return Const(decided)
+    if isinstance(expr, Call) and expr.op == "select" and isinstance(new[0], Const):
+        return new[1] if new[0].value else new[2]
+    if isinstance(expr, Call) and expr.op in ("and", "or"):
+        absorbing = expr.op == "or"
+        if any(isinstance(arg, Const) for arg in new):
+            constants = [arg.value for arg in new if isinstance(arg, Const)]
+            others = [arg for arg in new if not isinstance(arg, Const)]
+            return Const(absorbing) if absorbing in constants or not others else others[0]
+    return expr if new == below else with_children(expr, new)
+
+
+
+def _decide(op: str, sides: tuple[Expr, ...], extents: Extents) -> bool | None:
+    difference = linear(sides[0], extents).plus(linear(sides[1], extents), -1)
+    ends = interval(difference, extents)
+    if ends is None:
+        return None
+    compare = _COMPARE[op]
+    if op in ("eq", "ne"):
+        if ends[0] > 0 or ends[1] < 0:
+            return op == "ne"
+        return compare(0, 0) if ends == (0, 0) else None
+    verdicts = {bool(compare(end, 0)) for end in ends}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def rewrite(statement: Statement, values: Mapping[str, Expr], extents: Extents) -> Statement:
+    """Replace indices by expressions in every equation below, simplify, and drop guards that always hold.
+
+    `extents` are those of the loops around `statement`; the loops within add their own.
+    """
+    if isinstance(statement, Loop):
+        inner = {**extents, statement.index: statement.extent}
+        body = tuple(rewrite(child, values, inner) for child in statement.block.body)
+        block = type(statement.block)(body, statement.block.tensors)
+        return Loop(statement.kind, statement.index, statement.extent, block, statement.axis)
+
+    def change(expr: Expr) -> Expr:
+        return simplify(substitute(expr, values), extents)
+
+    target = with_children(
+        statement.target, tuple(change(subscript) for subscript in statement.target.subscripts)
+    )
+    guard = tuple(g for g in map(change, statement.guard) if g != Const(True))
+    return Equation(target, statement.assign, change(statement.value), guard)  # type: ignore[arg-type]
+
+
+def extents_below(statement: Statement) -> dict[str, int]:
+    """Extents of the loops at or below `statement` by index."""
+    return {loop.index: loop.extent for loop in loops_below(statement)}

@@ -1,0 +1,203 @@
+"""Where a reduction that starts implicitly is given its initial value.
+
+The meaning of LEIR writes it when the block that declares the tensor is entered. That costs a pass over the
+whole tensor, so the write sinks into the loops around the first use, as long as each iteration of such a loop
+touches its own slice of the tensor and nothing else does: in `L_i L_j L_k C_{i,j} += ...` to just before `L_k`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from envs.leir_env.ir import (
+    Access,
+    Assign,
+    Block,
+    Call,
+    Const,
+    Equation,
+    Expr,
+    Index,
+    Loop,
+    Program,
+    Role,
+    Statement,
+    Tensor,
+)
+from envs.leir_env.tree import Path, accesses, equations, expressions, loops_below
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The initial value of `tensor`, written over `loops` to `subscripts`; outer loops fix the rest."""
+
+    tensor: Tensor
+    assign: Assign
+    """The accumulation whose identity is written."""
+    loops: tuple[Loop, ...] = ()
+    """Loops of the first accumulation that enumerate the elements still free (their bodies are ignored)."""
+    subscripts: tuple[Expr, ...] | None = None
+    """None: every element of the tensor, in order."""
+    guard: tuple[Expr, ...] = ()
+    """Keeps ragged digits within the shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """A loop index within a subscript: it counts in steps of `weight`, `extent` times."""
+
+    dimension: int
+    weight: int
+    extent: int
+
+
+@functools.lru_cache(maxsize=1024)
+def starts(program: Program) -> Mapping[Path, tuple[Start, ...]]:
+    """What to write just before the statement at each path, in order of declaration."""
+    found: dict[Path, list[Start]] = {}
+
+    def visit(block: Block, path: Path) -> None:
+        for tensor in block.tensors:
+            if tensor.role in (Role.OUTPUT, Role.TEMPORARY):
+                first = _first_equation(block, path, tensor.name)
+                if first is not None and first[0].assign is not Assign.SET:
+                    place, start = _sink(block, path, tensor, *first)
+                    found.setdefault(place, []).append(start)
+        for position, child in enumerate(block.body):
+            if isinstance(child, Loop):
+                visit(child.block, (*path, position))
+
+    visit(program.block, ())
+    return {path: tuple(entries) for path, entries in found.items()}
+
+
+def linear(expr: Expr) -> tuple[Mapping[str, int], int] | None:
+    """Return coefficients by index and the constant of an affine expression; None for any other."""
+    match expr:
+        case Const(number) if type(number) is int:
+            return {}, number
+        case Index(name):
+            return {name: 1}, 0
+        case Call("add" | "sub" | "mul" as op, (left, right)):
+            first, second = linear(left), linear(right)
+            if first is None or second is None:
+                return None
+            if op == "mul":
+                if first[0] and second[0]:
+                    return None
+                (weights, constant), factor = (first, second[1]) if first[0] else (second, first[1])
+                return {name: weight * factor for name, weight in weights.items() if factor}, constant * factor
+            sign = 1 if op == "add" else -1
+            total = dict(first[0])
+            for name, weight in second[0].items():
+                total[name] = total.get(name, 0) + sign * weight
+            return {name: weight for name, weight in total.items() if weight}, first[1] + sign * second[1]
+    return None
+
+
+def _first_equation(block: Block, path: Path, name: str) -> tuple[Equation, tuple[Loop, ...]] | None:
+    """The first equation that assigns the tensor, and the loops around it inside the block."""
+
+    def visit(statement: Statement, loops: tuple[Loop, ...]) -> Iterator[tuple[Equation, tuple[Loop, ...]]]:
+        if isinstance(statement, Loop):
+            for child in statement.block.body:
+                yield from visit(child, (*loops, statement))
+        elif statement.target.tensor == name:
+            yield statement, loops
+
+    return next((found for statement in block.body for found in visit(statement, ())), None)
+
+
+def _sink(
+    block: Block, path: Path, tensor: Tensor, equation: Equation, loops: tuple[Loop, ...]
+) -> tuple[Path, Start]:
+    """Find the innermost legal place for the initial value of `tensor`, declared in `block` at `path`."""
+    digits = _digits(equation.target, tensor, {loop.index: loop.extent for loop in loops})
+    if digits is None:
+        return (*path, _users(block, tensor.name)[0]), Start(tensor, equation.assign)
+    fixed: set[str] = set()
+    while True:
+        users = _users(block, tensor.name)
+        statement = block.body[users[0]]
+        path = (*path, users[0])
+        if (
+            len(users) > 1
+            or not isinstance(statement, Loop)
+            or statement.extent > 1
+            and not _private(statement, tensor.name, digits.get(statement.index))
+        ):
+            break
+        fixed.add(statement.index)
+        block = statement.block
+    free = tuple(loop for loop in loops if loop.index in digits and loop.index not in fixed)
+    return path, Start(tensor, equation.assign, free, equation.target.subscripts, _ragged(equation.target, tensor, digits))
+
+
+def _users(block: Block, name: str) -> list[int]:
+    """Positions of the statements of the block that touch the tensor."""
+    return [
+        position
+        for position, statement in enumerate(block.body)
+        if any(True for _ in _accesses(statement, name))
+    ]
+
+
+def _accesses(statement: Statement, name: str) -> Iterator[Access]:
+    for equation in equations(statement):
+        for expr in expressions(equation):
+            for access in accesses(expr):
+                if access.tensor == name:
+                    yield access
+
+
+def _digits(target: Access, tensor: Tensor, extents: Mapping[str, int]) -> dict[str, _Digit] | None:
+    """Read the subscripts as numbers in mixed radix whose digits are loop indices and which cover the shape."""
+    digits: dict[str, _Digit] = {}
+    for dimension, (subscript, size) in enumerate(zip(target.subscripts, tensor.shape, strict=True)):
+        form = linear(subscript)
+        if form is None or form[1]:
+            return None
+        radix = 1
+        for name, weight in sorted(form[0].items(), key=lambda item: item[1]):
+            if weight != radix or name not in extents or name in digits:
+                return None
+            digits[name] = _Digit(dimension, weight, extents[name])
+            radix *= extents[name]
+        if radix < size:
+            return None
+    return digits
+
+
+def _ragged(target: Access, tensor: Tensor, digits: Mapping[str, _Digit]) -> tuple[Expr, ...]:
+    """Conditions for the dimensions whose digits count beyond the extent."""
+    reach = [1] * len(tensor.shape)
+    for digit in digits.values():
+        reach[digit.dimension] *= digit.extent
+    return tuple(
+        Call("lt", (subscript, Const(size)))
+        for subscript, size, most in zip(target.subscripts, tensor.shape, reach, strict=True)
+        if most > size
+    )
+
+
+def _private(loop: Loop, name: str, digit: _Digit | None) -> bool:
+    """Does each iteration of the loop touch only the elements whose digit is its own index?"""
+    extents = {inner.index: inner.extent for inner in loops_below(loop)}
+    return digit is not None and all(_digit_is(access, loop.index, digit, extents) for access in _accesses(loop, name))
+
+
+def _digit_is(access: Access, index: str, digit: _Digit, extents: Mapping[str, int]) -> bool:
+    form = linear(access.subscripts[digit.dimension])
+    if form is None or form[0].get(index) != digit.weight:
+        return False
+    low = high = form[1]
+    for name, weight in form[0].items():
+        if name == index or weight % (digit.weight * digit.extent) == 0:
+            continue
+        if name not in extents:
+            return False
+        reach = weight * (extents[name] - 1)
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low >= 0 and high < digit.weight

@@ -1,0 +1,241 @@
+"""What a strategy is, and the registry that everything else derives from.
+
+The catalogue, the command listing, the action menu, the tool schema for models and the property tests
+are all read off `REGISTRY`; nothing else knows a strategy by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import ClassVar
+
+from envs.common.actions import STOP, Action
+from envs.leir_env.ir import Block, Loop, Program
+from envs.leir_env.legality import read, written
+from envs.leir_env.tree import Node, Path, declarations, site_of, sites
+
+
+class Level(StrEnum):
+    """Where a strategy acts (Step-TP's four levels)."""
+
+    GRAPH = "graph"
+    OPERATOR = "operator"
+    MEMORY = "memory"
+    MATH = "math"
+
+
+class Exactness(IntEnum):
+    """How the values of a result may differ from the original's. Along a trace the worst one counts."""
+
+    EXACT = 0
+    """Bitwise equal."""
+    REASSOCIATES = 1
+    """Floating-point accumulations run in another order."""
+    APPROXIMATE = 2
+    """Other arithmetic within a stated bound; needs opting in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an action does not apply here: a value, never an exception."""
+
+    code: str
+    """One of a small vocabulary: unknown_strategy, unknown_site, wrong_parameter, no_effect, structure, dependence, extent, kind, scope, size."""
+    sentence: str
+    """Names the thing, the rule and the number."""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A typed parameter with a finite menu; the text form may name any value that `why_not` accepts."""
+
+    name: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+    """The values it can take; empty where they depend on the site (a positive integer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A rewritten program and how exact the rewriting is."""
+
+    program: Program
+    exactness: Exactness = Exactness.EXACT
+
+
+class Strategy(ABC):
+    """A named rewriting of programs. Instances have no state.
+
+    A subclass states its meaning, *Requires* and *Rewrite* in its docstring, and implements the four
+    methods. `rewrite` may assume that `why_not` returned None and that sites and arguments fit.
+    """
+
+    name: ClassVar[str]
+    level: ClassVar[Level]
+    site_kinds: ClassVar[tuple[str, ...]]
+    """What each site is: "loop", "equation" or "tensor"."""
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
+    local: ClassVar[bool] = False
+    """Does what it offers within a top-level nest depend on that nest alone? Then its menu is cached by nest."""
+
+    @abstractmethod
+    def candidates(self, program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Yield sites and parameters worth trying, in canonical order: syntactic, cheap, a superset of what applies."""
+
+    @abstractmethod
+    def why_not(self, program: Program, site: tuple[str, ...], args: tuple[str, ...]) -> Refusal | None:
+        """Say why it does not apply, or return None. Sites exist and arguments parse."""
+
+    @abstractmethod
+    def rewrite(self, program: Program, site: tuple[str, ...], args: tuple[str, ...]) -> Outcome:
+        """Return the new program: pure, and total where `why_not` is None."""
+
+    @abstractmethod
+    def rationale(self, program: Program, site: tuple[str, ...], args: tuple[str, ...]) -> str:
+        """Say what changes and why it may pay, in facts of this program: extents, bytes, reuse."""
+
+
+REGISTRY: dict[str, Strategy] = {}
+"""Every strategy by name, in the order of levels and registration."""
+
+
+def register(cls: type[Strategy]) -> type[Strategy]:
+    """Add a strategy to the registry (a class decorator)."""
+    if cls.name in REGISTRY:
+        raise ValueError(f"strategy {cls.name} is registered twice")
+    REGISTRY[cls.name] = cls()
+    return cls
+
+
+def refusal(program: Program, action: Action, target: str | None = None) -> Refusal | None:
+    """Say why `action` does not apply to `program`, or return None. Total for any action.
+
+    With a target, strategies that are not for it are refused too.
+    """
+    if action == STOP:
+        return None
+    strategy = REGISTRY.get(action.name)
+    if strategy is None:
+        return Refusal("unknown_strategy", f"no strategy is called {action.name}{_similar(action.name, REGISTRY)}")
+    if target is not None and target not in strategy.targets:
+        return Refusal("scope", f"{strategy.name} is for {' and '.join(strategy.targets)}, not {target}")
+    return (
+        _wrong_sites(program, strategy, action)
+        or _wrong_arguments(strategy, action)
+        or strategy.why_not(program, action.sites, action.args)
+    )
+
+
+def apply(program: Program, action: Action) -> Outcome:
+    """Apply a legal action. Raises ValueError with the refusal's sentence if it is not legal."""
+    if action == STOP:
+        return Outcome(program)
+    problem = refusal(program, action)
+    if problem is not None:
+        raise ValueError(f"{action}: {problem}")
+    return REGISTRY[action.name].rewrite(program, action.sites, action.args)
+
+
+@functools.lru_cache(maxsize=8192)
+def legal(program: Program, target: str = "llvm") -> tuple[Action, ...]:
+    """Every action of the menu that applies, in canonical order, `STOP` first."""
+    return (STOP, *_offers(program, REGISTRY.values(), target))
+
+
+def _offers(program: Program, strategies: Iterable[Strategy], target: str) -> Iterator[Action]:
+    for strategy in strategies:
+        if target not in strategy.targets:
+            continue
+        if not strategy.local:
+            for site, args in strategy.candidates(program):
+                if strategy.why_not(program, site, args) is None:
+                    yield Action(strategy.name, site, args)
+            continue
+        for position, alone in enumerate(_nests(program)):
+            for paths, args in _local_offers(strategy.name, alone):
+                yield Action(strategy.name, tuple(site_of(program, (position, *path)) for path in paths), args)
+
+
+@functools.lru_cache(maxsize=1024)
+def _nests(program: Program) -> tuple[Program, ...]:
+    """Each top-level nest as a program of its own, with the tensors it mentions."""
+    found = []
+    for statement in program.body:
+        used = read(statement) | written(statement)
+        tensors = tuple(tensor for tensor in program.tensors if tensor.name in used)
+        found.append(Program(Block((statement,), tensors)))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=16384)
+def _local_offers(name: str, alone: Program) -> tuple[tuple[tuple[Path, ...], tuple[str, ...]], ...]:
+    """What a local strategy offers in a single nest, with paths below the nest in place of site names."""
+    strategy, named = REGISTRY[name], sites(alone)
+    return tuple(
+        (tuple(named[site].path[1:] for site in at), args)
+        for at, args in strategy.candidates(alone)
+        if strategy.why_not(alone, at, args) is None
+    )
+
+
+def rationale(program: Program, action: Action) -> str:
+    """The reasons for a legal action, in facts of this program."""
+    if action == STOP:
+        return "No further change is made."
+    return REGISTRY[action.name].rationale(program, action.sites, action.args)
+
+
+def _wrong_sites(program: Program, strategy: Strategy, action: Action) -> Refusal | None:
+    expected = strategy.site_kinds
+    if len(action.sites) != len(expected):
+        return Refusal(
+            "unknown_site", f"{strategy.name} takes {len(expected)} sites ({', '.join(expected)}), got {len(action.sites)}"
+        )
+    known = site_names(program)
+    for name, kind in zip(action.sites, expected, strict=True):
+        if name not in known[kind]:
+            return Refusal("unknown_site", f"this program has no {kind} {name}{_similar(name, known[kind])}")
+    return None
+
+
+def _wrong_arguments(strategy: Strategy, action: Action) -> Refusal | None:
+    if len(action.args) != len(strategy.parameters):
+        names = ", ".join(parameter.name for parameter in strategy.parameters) or "none"
+        return Refusal(
+            "wrong_parameter",
+            f"{strategy.name} takes {len(strategy.parameters)} parameters ({names}), got {len(action.args)}",
+        )
+    for value, parameter in zip(action.args, strategy.parameters, strict=True):
+        if parameter.choices and value not in parameter.choices:
+            return Refusal(
+                "wrong_parameter", f"{parameter.name} is one of {', '.join(parameter.choices)}, not {value}"
+            )
+        if not parameter.choices and not (value.isdecimal() and 0 < int(value[:12]) and len(value) < 12):
+            return Refusal("wrong_parameter", f"{parameter.name} is a positive integer, not {value}")
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def site_names(program: Program) -> dict[str, dict[str, Node | None]]:
+    """The sites of each kind by name: loops, equations, tensors."""
+    named = sites(program)
+    return {
+        "loop": {name: node for name, node in named.items() if isinstance(node.statement, Loop)},
+        "equation": {name: node for name, node in named.items() if not isinstance(node.statement, Loop)},
+        "tensor": dict.fromkeys(declarations(program)),
+    }
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""

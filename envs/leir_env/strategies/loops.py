@@ -1,0 +1,340 @@
+"""Strategies that change the loops around equations: split, tile, reorder, fuse."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from envs.leir_env.ir import Block, Call, Const, Expr, Index, Kind, Loop, Program, Statement
+from envs.leir_env.legality import Order, order, parallel_refusal
+from envs.leir_env.simplify import rewrite
+from envs.leir_env.strategies.base import (
+    Exactness,
+    Level,
+    Outcome,
+    Parameter,
+    Refusal,
+    Strategy,
+    register,
+)
+from envs.leir_env.tree import Node, band, fresh_index, nest, site_of, sites, splice, walk
+
+Site = tuple[str, ...]
+Args = tuple[str, ...]
+
+_PREFERRED = (8, 16, 32, 64, 4, 128, 2, 256)
+"""Vector widths and cache-sized tiles come first in every menu of factors."""
+
+_FACTORS = 8
+_TILES = 4
+
+
+def factors(extent: int, most: int = _FACTORS) -> tuple[int, ...]:
+    """The menu of split factors: divisors by preference; for extents without, sizes that leave a tail."""
+    divisors = [f for f in range(2, min(extent, 1025)) if extent % f == 0]
+    ranked = [f for f in _PREFERRED if f in divisors] + [f for f in divisors if f not in _PREFERRED]
+    tails = [f for f in (8, 16, 4) if f < extent and extent % f]
+    return tuple((ranked + tails)[:most])
+
+
+def loop_at(program: Program, site: str) -> tuple[Node, Loop]:
+    """The loop that a site names."""
+    node = sites(program)[site]
+    assert isinstance(node.statement, Loop)
+    return node, node.statement
+
+
+def loop_sites(program: Program) -> Iterator[tuple[str, Node, Loop]]:
+    """Every loop of the program by site."""
+    for name, node in sites(program).items():
+        if isinstance(node.statement, Loop):
+            yield name, node, node.statement
+
+
+def reordered(before: Program, after: Program) -> Exactness | Refusal:
+    """Judge a change of execution order by the dependences; promised kinds must still hold."""
+    verdict = order(before, after)
+    if isinstance(verdict, str):
+        return Refusal("dependence", verdict)
+    broken = broken_promise(before, after)
+    if broken is not None:
+        return broken
+    return Exactness.EXACT if verdict is Order.EXACT else Exactness.REASSOCIATES
+
+
+def broken_promise(before: Program, after: Program) -> Refusal | None:
+    """Say which parallel, vector or bound loop of a changed nest may no longer be one."""
+    unchanged = set(before.body)
+    for node in walk(after):
+        if (
+            isinstance(node.statement, Loop)
+            and node.statement.kind not in (Kind.SERIAL, Kind.UNROLLED)
+            and after.body[node.path[0]] not in unchanged
+        ):
+            reason = parallel_refusal(after, node.path)
+            if reason is not None:
+                return Refusal("dependence", reason)
+    return None
+
+
+def exchanged(program: Program, outer: str, inner: str) -> Program:
+    """Swap two loops of a perfect nest."""
+    node, loop = loop_at(program, outer)
+    depth = len(loop_at(program, inner)[0].path) - len(node.path)
+    loops = band(loop)[: depth + 1]
+    return splice(program, node.path, (nest((loops[-1], *loops[1:-1], loops[0]), loops[-1].block),))
+
+
+@functools.lru_cache(maxsize=4096)
+def exchange(program: Program, outer: str, inner: str) -> Exactness | Refusal:
+    """May two loops of a perfect nest be swapped?"""
+    return reordered(program, exchanged(program, outer, inner))
+
+
+def split(loop: Loop, factor: int, outer: str, inner: str, extents: dict[str, int]) -> tuple[Loop, Loop, Block]:
+    """Split into an outer and an inner loop (their blocks unset) and the rewritten body."""
+    value: Expr = Call("add", (Call("mul", (Const(factor), Index(outer))), Index(inner)))
+    count = -(-loop.extent // factor)
+    kind = loop.kind
+    heads = (
+        Loop(kind, outer, count, loop.block, loop.axis),
+        Loop(Kind.SERIAL, inner, factor, loop.block),
+    )
+    around = {**extents, outer: count, inner: factor}
+    body = tuple(rewrite(child, {loop.index: value}, around) for child in loop.block.body)
+    if loop.extent % factor:
+        tail = Call("lt", (value, Const(loop.extent)))
+        body = tuple(guarded(child, tail) for child in body)
+    return *heads, Block(body, loop.block.tensors)
+
+
+def guarded(statement: Statement, condition: Expr) -> Statement:
+    """Add a condition to every equation below."""
+    if isinstance(statement, Loop):
+        body = tuple(guarded(child, condition) for child in statement.block.body)
+        return replace(statement, block=Block(body, statement.block.tensors))
+    return replace(statement, guard=(*statement.guard, condition))
+
+
+def _splittable(loop: Loop, site: str, factor: int) -> Refusal | None:
+    if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
+        return Refusal("kind", f"split {site}: a loop of kind {loop.kind} is not split, only L and P")
+    if not 1 < factor < loop.extent:
+        return Refusal("extent", f"split {site} by {factor}: the factor must lie between 1 and the extent {loop.extent}")
+    return None
+
+
+@register
+class LoopSplit(Strategy):
+    """Split one loop into an outer and an inner loop of `factor` iterations.
+
+    Requires:
+        1. The loop is serial or parallel.
+        2. 1 < factor < extent. A factor that does not divide the extent adds a guard for the tail.
+
+    Rewrite:
+        L_i C_i = A_i              ->    L_io L_ii C_{32io+ii} = A_{32io+ii}
+    """
+
+    name = "loop_split"
+    level = Level.OPERATOR
+    local = True
+    site_kinds = ("loop",)
+    parameters = (Parameter("factor", "iterations of the inner loop"),)
+
+    def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
+        for site, _, loop in loop_sites(program):
+            if loop.kind in (Kind.SERIAL, Kind.PARALLEL):
+                for factor in factors(loop.extent):
+                    yield (site,), (str(factor),)
+
+    def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
+        return _splittable(loop_at(program, site[0])[1], site[0], int(args[0]))
+
+    def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
+        node, loop = loop_at(program, site[0])
+        factor = int(args[0])
+        outer = fresh_index(program, loop.index + "o", -(-loop.extent // factor), node)
+        inner = fresh_index(program, loop.index + "i", factor, node)
+        outer_loop, inner_loop, block = split(loop, factor, outer, inner, node.extents)
+        return Outcome(splice(program, node.path, (nest((outer_loop, inner_loop), block),)))
+
+    def rationale(self, program: Program, site: Site, args: Args) -> str:
+        loop, factor = loop_at(program, site[0])[1], int(args[0])
+        tail = f", with a guard for the tail of {loop.extent % factor}" if loop.extent % factor else ""
+        return (
+            f"Split {site[0]} of {loop.extent} iterations into {-(-loop.extent // factor)} x {factor}{tail}: "
+            f"the inner loop of {factor} can be vectorised, unrolled or moved inwards to keep a tile in cache."
+        )
+
+
+@register
+class LoopTiling(Strategy):
+    """Tile two loops of a perfect nest: split both and bring the two outer loops to the front.
+
+    Requires:
+        1. The second loop stands in the perfect nest below the first; both can be split by their factors.
+        2. Every dependence still points forward; a reduction may be re-associated.
+
+    Rewrite:
+        L_i L_j C_{i,j} = A_{j,i}  ->    L_io L_jo L_ii L_ji C_{8io+ii,8jo+ji} = A_{8jo+ji,8io+ii}
+    """
+
+    name = "loop_tiling"
+    level = Level.OPERATOR
+    local = True
+    site_kinds = ("loop", "loop")
+    parameters = (
+        Parameter("first", "iterations of the first inner loop"),
+        Parameter("second", "iterations of the second inner loop"),
+    )
+
+    def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
+        for site, node, loop in loop_sites(program):
+            rest = band(loop)[1:2]
+            for below in rest:
+                other = site_of(program, (*node.path, 0))
+                for first in factors(loop.extent, _TILES):
+                    for second in factors(below.extent, _TILES):
+                        yield (site, other), (str(first), str(second))
+
+    def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
+        (node, loop), (below_node, below) = loop_at(program, site[0]), loop_at(program, site[1])
+        refusal = _splittable(loop, site[0], int(args[0])) or _splittable(below, site[1], int(args[1]))
+        if refusal is not None:
+            return refusal
+        if below not in band(loop)[1:] or below_node.path[: len(node.path)] != node.path:
+            return Refusal("structure", f"tile {site[0]}, {site[1]}: {site[1]} is not in the perfect nest below {site[0]}")
+        # A pair of loops can be tiled if and only if they can be exchanged: the textbook criterion.
+        verdict = exchange(program, site[0], site[1])
+        return verdict if isinstance(verdict, Refusal) else None
+
+    def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
+        exactness = exchange(program, site[0], site[1])
+        assert not isinstance(exactness, Refusal)
+        first = _SPLIT.rewrite(program, site[:1], args[:1]).program
+        node, _ = loop_at(program, site[0])
+        below_node, _ = loop_at(program, site[1])
+        moved = (*below_node.path[: len(node.path)], 0, *below_node.path[len(node.path) :])
+        second = _SPLIT.rewrite(first, (site_of(first, moved),), args[1:]).program
+        loop = next(n.statement for n in walk(second) if n.path == node.path)
+        assert isinstance(loop, Loop)
+        loops = band(loop)
+        at = len(moved) - len(node.path)
+        io, ii, *between, jo, ji = loops[: at + 2]
+        after = splice(second, node.path, (nest((io, jo, *between, ii, ji), loops[at + 1].block),))
+        return Outcome(after, exactness)
+
+    def rationale(self, program: Program, site: Site, args: Args) -> str:
+        loop, below = loop_at(program, site[0])[1], loop_at(program, site[1])[1]
+        return (
+            f"Tile {site[0]} ({loop.extent}) by {args[0]} and {site[1]} ({below.extent}) by {args[1]}: "
+            f"{int(args[0]) * int(args[1])} iterations then work on one tile, whose data can stay in cache or registers."
+        )
+
+
+@register
+class LoopReorder(Strategy):
+    """Exchange two loops of a perfect nest.
+
+    Requires:
+        1. The second loop stands in the perfect nest below the first.
+        2. Every dependence still points forward; a reduction may be re-associated.
+
+    Rewrite:
+        L_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}  ->  L_i L_k L_j C_{i,j} += A_{i,k} B_{k,j}
+    """
+
+    name = "loop_reorder"
+    level = Level.OPERATOR
+    local = True
+    site_kinds = ("loop", "loop")
+
+    def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
+        for site, node, loop in loop_sites(program):
+            for depth in range(1, len(band(loop))):
+                yield (site, site_of(program, (*node.path, *[0] * depth))), ()
+
+    def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
+        (node, loop), (below_node, below) = loop_at(program, site[0]), loop_at(program, site[1])
+        depth = len(below_node.path) - len(node.path)
+        if depth < 1 or below_node.path[: len(node.path)] != node.path or below not in band(loop)[depth : depth + 1]:
+            return Refusal(
+                "structure", f"reorder {site[0]}, {site[1]}: {site[1]} is not in the perfect nest below {site[0]}"
+            )
+        verdict = exchange(program, site[0], site[1])
+        return verdict if isinstance(verdict, Refusal) else None
+
+    def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
+        exactness = exchange(program, site[0], site[1])
+        assert not isinstance(exactness, Refusal)
+        return Outcome(exchanged(program, site[0], site[1]), exactness)
+
+    def rationale(self, program: Program, site: Site, args: Args) -> str:
+        loop, below = loop_at(program, site[0])[1], loop_at(program, site[1])[1]
+        return (
+            f"Exchange {site[0]} ({loop.extent}) and {site[1]} ({below.extent}): the loop that runs innermost decides "
+            f"which accesses are contiguous and what is reused from one iteration to the next."
+        )
+
+
+@register
+class LoopFusion(Strategy):
+    """Fuse two directly nested loops into one that runs over all their iterations; undoes `loop_split`.
+
+    Requires:
+        1. The second loop is all there is in the first, and both have the same kind, serial or parallel.
+
+    Rewrite:
+        L_i L_j C_{i,j} = A_{i,j}  ->    L_f C_{f//64,f%64} = A_{f//64,f%64}
+    """
+
+    name = "loop_fusion"
+    level = Level.OPERATOR
+    local = True
+    site_kinds = ("loop", "loop")
+
+    def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
+        for site, node, loop in loop_sites(program):
+            if len(band(loop)) > 1:
+                yield (site, site_of(program, (*node.path, 0))), ()
+
+    def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
+        (node, loop), (below_node, below) = loop_at(program, site[0]), loop_at(program, site[1])
+        if below_node.path != (*node.path, 0) or len(band(loop)) < 2:
+            return Refusal("structure", f"fuse {site[0]}, {site[1]}: {site[1]} is not all there is in {site[0]}")
+        if loop.kind != below.kind or loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
+            return Refusal("kind", f"fuse {site[0]}, {site[1]}: kinds {loop.kind} and {below.kind}, need two L or two P")
+        return None
+
+    def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
+        node, loop = loop_at(program, site[0])
+        below = band(loop)[1]
+        total = loop.extent * below.extent
+        name = fresh_index(program, _fused_name(loop.index, below.index), total, node)
+        fused = Index(name)
+        values: dict[str, Expr] = {
+            loop.index: Call("floordiv", (fused, Const(below.extent))),
+            below.index: Call("mod", (fused, Const(below.extent))),
+        }
+        around = {**node.extents, name: total}
+        body = tuple(rewrite(child, values, around) for child in below.block.body)
+        new = Loop(loop.kind, name, total, Block(body, below.block.tensors))
+        return Outcome(splice(program, node.path, (new,)))
+
+    def rationale(self, program: Program, site: Site, args: Args) -> str:
+        loop, below = loop_at(program, site[0])[1], loop_at(program, site[1])[1]
+        return (
+            f"Fuse {site[0]} ({loop.extent}) and {site[1]} ({below.extent}) into one loop of "
+            f"{loop.extent * below.extent} iterations, which can be shared out among cores or split anew."
+        )
+
+
+def _fused_name(outer: str, inner: str) -> str:
+    """`io`, `ii` give back `i`; other pairs give `f`."""
+    same = outer[:-1] == inner[:-1] and outer[-1:] == "o" and inner[-1:] == "i"
+    return outer[:-1] if same and len(outer) > 1 else "f"
+
+
+_SPLIT = LoopSplit()

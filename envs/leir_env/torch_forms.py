@@ -1,0 +1,165 @@
+"""How some PyTorch operators are to be written out before TVM sees them.
+
+Each entry of the table is the operator in more elementary PyTorch, numerically stable and in the form in
+which one would write its equations. Without an entry, PyTorch's own core decomposition applies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+KEPT = (
+    aten.matmul.default,
+    aten.einsum.default,
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv3d.default,
+)
+"""Composite operators that TVM imports well and PyTorch would flatten to `bmm` or `convolution`."""
+
+
+def decompositions() -> Any:
+    """Return the decomposition table for `ExportedProgram.run_decompositions`."""
+    table = torch.export.default_decompositions()
+    for operator in KEPT:
+        table.pop(operator, None)
+    table.update(_TABLE)
+    return table
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (tensor.repeat_interleave(groups, -3) for tensor in (key, value))
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (scale or 1 / math.sqrt(query.shape[-1]))
+    if is_causal:
+        rows, columns = (torch.arange(extent) for extent in scores.shape[-2:])
+        scores = torch.where(columns <= rows[:, None], scores, -math.inf)
+    elif attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return torch.matmul(torch.softmax(scores, -1), value)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return _affine(torch.matmul(x, weight.t()), None, bias)
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + torch.erf(math.sqrt(0.5) * x))
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    y = beta * x
+    return (torch.clamp(y, min=0) + torch.log(1 + torch.exp(-torch.abs(y)))) / beta
+
+
+def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    dims = list(range(x.dim())) if dim is None else dim
+    centred = x - x.mean(dims, keepdim=True)
+    count = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
+    return (centred * centred).sum(dims, keepdim=keepdim) / count
+
+
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    def by_channel(tensor: Tensor) -> Tensor:
+        return tensor.reshape(-1, *[1] * (x.dim() - 2))
+
+    y = (x - by_channel(mean)) * torch.rsqrt(by_channel(var) + eps)
+    empty = x.new_empty(0)
+    return _affine(y, *(None if t is None else by_channel(t) for t in (weight, bias))), empty, empty
+
+
+def _layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = list(range(-len(shape), 0))
+    mean = x.mean(dims, keepdim=True)
+    scale = torch.rsqrt(_variance(x, dims, correction=0, keepdim=True) + eps)
+    return _affine((x - mean) * scale, weight, bias), mean, scale
+
+
+def _group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, _: int, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    grouped = x.reshape(n, groups, channels // groups, *x.shape[2:])
+    dims = list(range(2, grouped.dim()))
+    mean = grouped.mean(dims, keepdim=True)
+    scale = torch.rsqrt(_variance(grouped, dims, correction=0, keepdim=True) + eps)
+    y = ((grouped - mean) * scale).reshape(x.shape)
+    ones = [1] * (x.dim() - 2)
+    shaped = (None if t is None else t.reshape(channels, *ones) for t in (weight, bias))
+    return _affine(y, *shaped), mean.reshape(n, groups), scale.reshape(n, groups)
+
+
+def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _first(extreme: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
+    """The first position of an extreme: the least index whose element equals it."""
+
+    def position(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        x, axis = (x.reshape(-1), 0) if dim is None else (x, dim % x.dim())
+        length = x.shape[axis]
+        index = torch.arange(length).reshape(length, *[1] * (x.dim() - 1 - axis))
+        found = torch.where(x == extreme(x, axis), index, length).amin(axis, keepdim=keepdim)
+        return found
+
+    return position
+
+
+_argmax = _first(lambda x, dim: x.amax(dim, keepdim=True))
+_argmin = _first(lambda x, dim: x.amin(dim, keepdim=True))
+
+
+def _max(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return x.amax(dim, keepdim=keepdim), _argmax(x, dim, keepdim)
+
+
+def _min(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return x.amin(dim, keepdim=keepdim), _argmin(x, dim, keepdim)
+
+
+_TABLE: dict[Any, Callable[..., Any]] = {
+    aten.scaled_dot_product_attention.default: _attention,
+    aten.linear.default: _linear,
+    aten.gelu.default: _gelu,
+    aten.silu.default: _silu,
+    aten.softplus.default: _softplus,
+    aten.var.correction: _variance,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten.argmax.default: _argmax,
+    aten.argmin.default: _argmin,
+    aten.max.dim: _max,
+    aten.min.dim: _min,
+}

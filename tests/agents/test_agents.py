@@ -1,0 +1,306 @@
+"""The contract of every agent, on a problem small enough to know by heart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agents.base import (
+    AGENTS,
+    Budget,
+    Done,
+    Ended,
+    Evaluated,
+    Event,
+    Expanded,
+    Improved,
+    Refused,
+    SearchResult,
+    make_agent,
+)
+from agents.frontier import Beam, greedy, spread
+from agents.proposers import CostModel, Heuristic, Uniform
+from envs.common.evaluation import Evaluation, Status
+from tests.common.toy_problem import Dials, ToyProblem, valley
+
+PROPOSERS = {"uniform": Uniform(), "heuristic": Heuristic(), "cost": CostModel()}
+
+AGENT_UNDER_TEST = {name: make_agent(name) for name in AGENTS} | {
+    f"beam-{name}": Beam(width=2, batch=3, proposer=proposer) for name, proposer in PROPOSERS.items()
+}
+
+every_agent = pytest.mark.parametrize("agent", AGENT_UNDER_TEST.values(), ids=AGENT_UNDER_TEST)
+
+
+def solve(agent, problem=None, budget=None, seed=0) -> tuple[SearchResult, list[Event]]:
+    events: list[Event] = []
+    result = agent.solve(
+        problem or ToyProblem(), budget or Budget(20), np.random.default_rng(seed), events.append
+    )
+    return result, events
+
+
+def evaluated(events: list[Event]) -> list[Evaluated]:
+    return [event for event in events if isinstance(event, Evaluated)]
+
+
+@every_agent
+@pytest.mark.parametrize("evaluations", [1, 2, 7, 20])
+def test_evaluations_never_pass_the_budget(agent, evaluations):
+    problem = ToyProblem()
+    result, events = solve(agent, problem, Budget(evaluations))
+    assert problem.evaluations == result.counts.evaluations == len(evaluated(events)) == evaluations
+    assert result.ended is Ended.EVALUATIONS
+
+
+@every_agent
+@pytest.mark.parametrize("expansions", [0, 1, 5])
+def test_expansions_never_pass_the_budget(agent, expansions):
+    result, events = solve(agent, budget=Budget(10_000, expansions=expansions))
+    assert result.counts.expansions == sum(isinstance(event, Expanded) for event in events) == expansions
+    assert result.ended is Ended.EXPANSIONS
+
+
+@every_agent
+def test_the_clock_ends_a_search(agent):
+    ticks = itertools.count()
+    result = agent.solve(
+        ToyProblem(), Budget(seconds=5), np.random.default_rng(0), lambda event: None, lambda: next(ticks)
+    )
+    assert result.ended is Ended.SECONDS
+
+
+@every_agent
+def test_a_seed_repeats_a_search(agent):
+    assert [str(event) for event in _timeless(solve(agent, seed=3)[1])] == [
+        str(event) for event in _timeless(solve(agent, seed=3)[1])
+    ]
+
+
+def _timeless(events: list[Event]) -> list[Event]:
+    done = events[-1]
+    assert isinstance(done, Done)
+    return [*events[:-1], Done(replace(done.result, counts=replace(done.result.counts, seconds=0.0)))]
+
+
+@every_agent
+def test_the_best_never_gets_worse_and_is_what_the_result_says(agent):
+    result, events = solve(agent)
+    speedups = [event.evaluation.speedup for event in evaluated(events)]
+    assert list(result.curve) == [max(speedups[: n + 1]) for n in range(len(speedups))]
+    assert result.evaluation is not None and result.evaluation.speedup == max(speedups)
+    improved = [event for event in events if isinstance(event, Improved)]
+    assert improved[-1].trace == result.actions
+    assert events[-1] == Done(result)
+
+
+@every_agent
+def test_the_root_is_evaluated_first(agent):
+    result, events = solve(agent)
+    first = evaluated(events)[0]
+    assert (first.trace, first.count, first.evaluation) == ((), 1, result.root)
+
+
+@every_agent
+def test_no_key_is_evaluated_twice(agent):
+    _, events = solve(agent, budget=Budget(10_000))
+    keys = Counter(event.evaluation.key for event in evaluated(events))
+    assert set(keys.values()) == {1}
+
+
+class Strict(ToyProblem):
+    """Notes every application; the toy raises on an illegal one."""
+
+    def __init__(self, **fields):
+        super().__init__(**fields)
+        self.applied: list[Dials] = []
+
+    def apply(self, state, action):
+        self.applied.append(state)
+        return super().apply(state, action)
+
+
+@every_agent
+def test_only_legal_actions_are_applied_and_the_trace_replays(agent):
+    problem = Strict()
+    result, _ = solve(agent, problem, Budget(40))
+    state = problem.root
+    for action in result.actions:
+        assert action in problem.legal(state)
+        state = problem.apply(state, action)
+    assert result.evaluation is not None and problem.key(state) == result.evaluation.key
+
+
+@every_agent
+def test_a_search_of_everything_ends_exhausted_at_the_optimum(agent):
+    result, _ = solve(agent, ToyProblem(top=3), Budget(10_000))
+    assert result.ended is Ended.EXHAUSTED
+    assert result.evaluation is not None
+    if isinstance(agent, Beam):
+        assert result.evaluation.speedup == pytest.approx(4.0)
+
+
+class Interrupted(ToyProblem):
+    """Ctrl-C during the third batch."""
+
+    def evaluate(self, states):
+        self.batches = getattr(self, "batches", 0) + 1
+        if self.batches == 3:
+            raise KeyboardInterrupt
+        return super().evaluate(states)
+
+
+@every_agent
+def test_an_interrupt_gives_the_best_so_far(agent):
+    result, events = solve(agent, Interrupted())
+    assert result.ended == "interrupted"
+    assert result.evaluation is not None
+    assert result.evaluation.speedup == max(event.evaluation.speedup for event in evaluated(events))
+
+
+@every_agent
+def test_an_interrupt_before_the_root_is_known_gives_nothing(agent):
+    problem = Interrupted()
+    problem.batches = 2
+    result, _ = solve(agent, problem)
+    assert (result.evaluation, result.root, result.actions, result.curve) == (None, None, (), ())
+
+
+FAILURES = {
+    (0, 0, 1): Status.WRONG,
+    (0, 1, 1): Status.CRASHED,
+    (1, 1, 1): Status.TIMEOUT,
+    (0, 0, 2): Status.BUILD_FAILED,
+}
+
+
+@every_agent
+def test_failures_are_survived_and_never_parents(agent):
+    problem = Strict(failures=FAILURES)
+    _, events = solve(agent, problem, Budget(60))
+    failed: set[str] = set()
+    for event in evaluated(events):
+        if not event.evaluation.status.verified:
+            failed.add(event.evaluation.key)
+    assert failed
+    replayed = ToyProblem()
+    known: set[str] = set()
+    for event in events:
+        if isinstance(event, Expanded):
+            state = replayed.root
+            for action in event.trace:
+                state = replayed.apply(state, action)
+            assert replayed.key(state) not in known
+        if isinstance(event, Evaluated) and not event.evaluation.status.verified:
+            known.add(event.evaluation.key)
+
+
+@every_agent
+def test_a_root_that_fails_is_still_where_the_search_starts(agent):
+    result, _ = solve(agent, ToyProblem(failures={(0, 0, 0): Status.TIMEOUT}), Budget(20))
+    assert result.root is not None and result.root.status is Status.TIMEOUT
+    assert result.curve[0] is None
+    assert result.evaluation is not None and result.actions
+
+
+@every_agent
+def test_nothing_verified_is_no_speedup(agent):
+    class Hopeless(ToyProblem):
+        def _evaluate(self, state) -> Evaluation:
+            return Evaluation(self.key(state), Status.WRONG, "hopeless")
+
+    result, _ = solve(agent, Hopeless(), Budget(10))
+    assert result.evaluation is None and set(result.curve) == {None}
+
+
+def test_greedy_is_a_beam_of_one():
+    assert greedy() == Beam(width=1)
+    assert make_agent("greedy") == make_agent("beam", width=1)
+
+
+@pytest.mark.parametrize("agent", ["greedy", "beam"])
+def test_the_root_stays_when_every_child_is_slower(agent):
+    result, _ = solve(make_agent(agent), ToyProblem(landscape=lambda state: -sum(state)), Budget(20))
+    assert result.actions == () and result.evaluation == result.root
+
+
+@pytest.mark.parametrize("agent", ["greedy", "beam"])
+def test_lookahead_crosses_a_valley_in_the_first_round(agent):
+    result, _ = solve(make_agent(agent, batch=1), ToyProblem(landscape=valley), Budget(2))
+    assert result.evaluation is not None and result.evaluation.speedup == pytest.approx(4.0)
+    assert len(result.actions) == 9
+
+
+class Optimist(ToyProblem):
+    """A model that overestimates, threefold, everything but the way to the top."""
+
+    def estimate(self, state):
+        return self.landscape(state) + (3.0 if max(state) == 4 else 0.0)
+
+
+def test_measurements_overrule_a_model_that_is_wrong():
+    result, _ = solve(make_agent("beam"), Optimist(), Budget(34))
+    assert result.evaluation is not None and result.evaluation.speedup > 3.5
+
+
+def test_a_refused_action_of_a_varied_trace_is_skipped_and_told():
+    _, events = solve(make_agent("beam", depth=9, batch=2), ToyProblem(), Budget(30), seed=1)
+    refused = [event for event in events if isinstance(event, Refused)]
+    assert refused
+    problem = ToyProblem()
+    for event in refused:
+        state = problem.root
+        for action in event.trace:
+            state = problem.apply(state, action)
+        assert event.reason == problem.refusal(state, event.action) is not None
+
+
+@pytest.mark.parametrize("proposer", PROPOSERS.values(), ids=PROPOSERS)
+def test_a_proposer_scores_every_action(proposer):
+    problem = ToyProblem()
+    actions = problem.legal((1, 2, 3))[1:]
+    scores = proposer.rank(problem, (1, 2, 3), actions, np.random.default_rng(0))
+    assert len(scores) == len(actions) and all(map(math.isfinite, scores))
+    assert list(proposer.rank(problem, (1, 2, 3), (), np.random.default_rng(0))) == []
+
+
+def test_the_cost_model_prefers_the_better_child_and_the_heuristic_the_likelier():
+    problem, rng = ToyProblem(), np.random.default_rng(0)
+    actions = problem.legal((4, 1, 1))[1:]
+    best = actions[int(np.argmax(CostModel().rank(problem, (4, 1, 1), actions, rng)))]
+    assert str(best) == "turn(b; up)"
+    likely = actions[int(np.argmax(Heuristic().rank(problem, (4, 1, 1), actions, rng)))]
+    assert likely.args == ("up",)
+
+
+def test_the_cost_model_applies_only_its_shortlist():
+    problem = Strict()
+    scores = CostModel(shortlist=2).rank(
+        problem, (1, 2, 3), problem.legal((1, 2, 3))[1:], np.random.default_rng(0)
+    )
+    assert len(problem.applied) == sum(map(math.isfinite, scores)) == 2
+
+
+def test_spread_takes_few_of_a_group_first_and_fills_up():
+    assert spread("aaabc", 3, str, 1) == ["a", "b", "c"]
+    assert spread("aaab", 4, str, 1) == ["a", "b", "a", "a"]
+    assert spread("aab", 1, str, 1) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Budget(0), "at least 1 evaluation"),
+        (lambda: Budget(seconds=-1.0), "isn't negative"),
+        (lambda: Beam(width=0), "at least 1, got 0"),
+        (lambda: make_agent("annealing"), "no agent is called annealing; there are random, greedy, beam"),
+    ],
+)
+def test_impossible_parameters_are_refused_by_name(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
