@@ -19,7 +19,7 @@ if Path(envs.__file__ or "").parent.parent != Path(__file__).parent:
 VERBS: dict[str, tuple[str, str]] = {
     "list": ("envs.leir_env.cli:list_workloads", "Name the shipped workloads by suite."),
     "show": ("envs.leir_env.cli:show_program", "Print a program as LEIR, TIR, or generated code."),
-    "strategies": ("envs.leir_env.cli:strategies", "List the strategies, or explain one."),
+    "strategies": ("envs.leir_env.cli:list_strategies", "List the strategies, or explain one."),
     "legal": ("envs.leir_env.cli:legal_actions", "List the legal actions, or say why one is refused."),
     "apply": ("envs.leir_env.cli:apply_actions", "Apply actions and print the program."),
     "optimize": ("agents.cli:optimize", "Search for a faster program, verified and timed."),

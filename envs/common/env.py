@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import gymnasium
 import numpy as np
@@ -20,9 +20,11 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from envs.common.actions import STOP, Action
+from envs.common.evaluation import Evaluation
 from envs.common.moves import Menu, Move, Offer, Reader
 from envs.common.problem import Problem
 from envs.common.reward import JUDGES, MAX_REFUSALS, REFUSED, Judge, Terms, Verdict, earned
+from envs.common.trace import Trace, record
 
 S = TypeVar("S")
 
@@ -45,7 +47,7 @@ class Episode(Generic[S]):
     verdict: Verdict
     """Of `state`."""
     parent: S | None = None
-    """The state before the last move that changed it."""
+    """The state before the last move that was not refused."""
     actions: tuple[Action | None, ...] = ()
     """The moves made, refused ones left out; None stands for a rewriting."""
     verdicts: tuple[Verdict, ...] = ()
@@ -82,27 +84,31 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
     and how it is drawn (`_draw`).
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human", "html"], "render_fps": 4}
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "human", "html"], "render_fps": 4}  # noqa: RUF012
 
     def __init__(
-        self, task: Hashable, menu: Menu, reader: Reader, reward: str, max_steps: int, render_mode: str | None
+        self,
+        task: Hashable,
+        target: str,
+        menu: Menu,
+        reader: Reader,
+        reward: str,
+        max_steps: int,
+        render_mode: str | None,
     ) -> None:
         choose(reward, JUDGES, "reward")
         if render_mode is not None:
             choose(render_mode, self.metadata["render_modes"], "render_mode")
         if max_steps < 1:
             raise ValueError(f"max_steps is at least 1, not {max_steps}")
-        self.task, self.menu, self.reader, self.max_steps = task, menu, reader, max_steps
-        self.reward = reward
-        self.render_mode = render_mode
+        self.task, self.target, self.menu, self.reader = task, target, menu, reader
+        self.reward, self.max_steps, self.render_mode = reward, max_steps, render_mode
         self._problems: dict[Hashable, Problem[S]] = {}
         self._episode: Episode[S] | None = None
         self._rng: Mapping[str, Any] | None = None
         self._spaces: dict[str, Space[Any]] = {}
         self._forked = False
-        self._offer: Callable[[Problem[S], S], Offer] = functools.lru_cache(maxsize=256)(
-            lambda problem, state: menu.offer(problem.legal(state))
-        )
+        self._offer: Callable[[Problem[S], S], Offer] = _offers(menu)
 
     @abstractmethod
     def _open(self, task: Hashable) -> Problem[S]:
@@ -193,7 +199,7 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
         return replace(
             before,
             state=state,
-            parent=before.parent if stops else before.state,
+            parent=before.state,
             verdict=verdict,
             actions=(*before.actions, move.action),
             verdicts=(*before.verdicts, verdict),
@@ -226,7 +232,7 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
         self._np_random, self._rng = None, snapshot.rng
 
     def fork(self) -> Self:
-        """Return an independent environment at this moment. It shares caches and workers, and never closes them."""
+        """Return an independent environment at this moment; it shares caches and workers, and closes none."""
         twin = object.__new__(type(self))
         twin.__dict__.update(
             self.__dict__, _np_random=None, _rng=self._rng_state(), _spaces={}, _forked=True, spec=None
@@ -235,6 +241,17 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
 
     def _rng_state(self) -> Mapping[str, Any] | None:
         return self._rng if self._np_random is None else self._np_random.bit_generator.state
+
+    def trace(self) -> Trace:
+        """The episode so far, refused actions left out. Raises ValueError where an agent wrote a program."""
+        episode = self.episode
+        actions = [action for action in episode.actions if action is not None]
+        if len(actions) < len(episode.actions):
+            raise ValueError("an episode with a program that an agent wrote has no trace of actions")
+        found = [verdict.evaluation for verdict in episode.verdicts if verdict.evaluation is not None]
+        return record(
+            episode.problem, actions, found, self.target, dict(found[-1].environment) if found else {}
+        )
 
     def render(self) -> str | None:  # type: ignore[override]
         """Draw the program, what the last action changed, and the speedup."""
@@ -265,13 +282,13 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
         return {
             "action_mask": offer.mask.copy(),
             "actions": offer.texts,
-            "legal": {offer.texts[index]: index for index in offer.actions},
+            "legal": dict(offer.indices),
             "overflow": offer.overflow,
             "task": episode.problem.task,
             "key": episode.problem.key(episode.state),
             "status": REFUSED_STATUS if refused else str(verdict.status),
             "detail": move.refusal if move is not None and refused else verdict.detail,
-            "evaluation": json.dumps(verdict.evaluation.to_json()) if verdict.evaluation else "",
+            "evaluation": _published(verdict.evaluation),
             "speedup": _speedup(verdict, 0.0),
             "speedup_over_root": _speedup(verdict, episode.root.log_speedup or 0.0),
             "baseline": {
@@ -280,6 +297,21 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
             },
             "reward_terms": episode.terms.as_dict(),
         }
+
+
+def _offers(menu: Menu) -> Callable[[Problem[S], S], Offer]:
+    """The menus of states, the latest ones remembered."""
+    remembered: Callable[..., Offer] = functools.lru_cache(maxsize=256)(
+        lambda problem, state: menu.offer(problem.legal(state))
+    )
+    return remembered
+
+
+def _published(evaluation: Evaluation | None) -> str:
+    """The record as JSON, without the environment: its protocol names the seed of the oracle's inputs."""
+    if evaluation is None:
+        return ""
+    return json.dumps({name: value for name, value in evaluation.to_json().items() if name != "environment"})
 
 
 def _speedup(verdict: Verdict, reference: float) -> float | None:

@@ -9,7 +9,7 @@ import operator
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ class Offer:
     """The legal actions by index."""
     texts: tuple[str, ...]
     """Their texts by index, empty where no action is."""
+    indices: Mapping[str, int]
+    """Their indices by text."""
     mask: npt.NDArray[np.int8]
     """1 at the index of a legal action. Read-only: copy it to hand it out."""
     overflow: tuple[str, ...]
@@ -73,16 +75,13 @@ class Menu:
 
     def offer(self, legal: Sequence[Action]) -> Offer:
         """Number the legal actions of a state (in canonical order, `STOP` first)."""
-        actions: dict[int, Action] = {0: STOP}
+        actions: dict[int, Action] = {}
         overflow: list[str] = []
         texts = [""] * self.size
-        texts[0] = str(STOP)
-        free = dict(self.offsets)
+        free = {STOP.name: 0, **self.offsets}
         for action in legal:
-            if action is STOP or action == STOP:
-                continue
             index = free[action.name]
-            if index < self.offsets[action.name] + self.blocks[action.name]:
+            if index < self.offsets.get(action.name, 0) + self.blocks.get(action.name, 1):
                 actions[index] = action
                 texts[index] = str(action)
                 free[action.name] = index + 1
@@ -91,11 +90,11 @@ class Menu:
         mask = np.zeros(self.size, np.int8)
         mask[list(actions)] = 1
         mask.setflags(write=False)
-        return Offer(actions, tuple(texts), mask, tuple(overflow))
+        return Offer(actions, tuple(texts), {texts[i]: i for i in actions}, mask, tuple(overflow))
 
     def owner(self, index: int) -> str:
         """The strategy whose block holds `index` (from 1 on)."""
-        return next(name for name in reversed(self.offsets) if self.offsets[name] <= index)
+        return [name for name, offset in self.offsets.items() if offset <= index][-1]
 
 
 class Reader(Protocol):
@@ -125,7 +124,10 @@ class MenuReader:
         if action is not None:
             return Move(str(action), action, problem.apply(state, action))
         if not 0 <= index < self.menu.size:
-            return Move(str(index), refusal=f"unknown_index: the menu runs from 0 to {self.menu.size - 1}, not to {index}")
+            return Move(
+                str(index),
+                refusal=f"unknown_index: the menu runs from 0 to {self.menu.size - 1}, not to {index}",
+            )
         name = self.menu.owner(index)
         count = sum(other.name == name for other in offer.actions.values())
         sentence = f"not_legal: {name} has {count} legal actions here, none at index {index}"
@@ -134,7 +136,7 @@ class MenuReader:
 
 @dataclass(frozen=True, slots=True)
 class TextReader:
-    """Takes one strategy call: `loop_split(i; 32)`. Parameters outside the menu are welcome where they are legal."""
+    """Takes one strategy call, `loop_split(i; 32)`; any legal parameter will do, on the menu or not."""
 
     def space(self) -> Text:
         return Text(MAX_ACTION_CHARACTERS, charset=PRINTABLE)
@@ -145,17 +147,18 @@ class TextReader:
             action = parse_action(text)
         except ActionError as error:
             return Move(shorten(text), refusal=f"malformed: {error}")
-        problem_found = problem.refusal(state, action)
-        if problem_found is not None:
-            return Move(str(action), refusal=problem_found)
+        refusal = problem.refusal(state, action)
+        if refusal is not None:
+            return Move(str(action), refusal=refusal)
         return Move(str(action), action, problem.apply(state, action))
 
 
-class Rewritable(Problem[S], Protocol[S]):
-    """A problem whose states can be written down by an agent."""
+@runtime_checkable
+class Readable(Protocol):
+    """A problem whose states an agent can write down."""
 
-    def read(self, text: str) -> S | str:
-        """The state that `text` spells, or the sentence that says why it is none."""
+    def read(self, text: str) -> Any:
+        """The state that `text` spells, or, as a `str`, the sentence that says why it is none."""
         ...
 
 
@@ -169,13 +172,14 @@ class RewriteReader:
     def space(self) -> Text:
         return Text(self.max_characters, charset=PRINTABLE)
 
-    def read(self, problem: Rewritable[S], state: S, offer: Offer, choice: Any) -> Move[S]:
+    def read(self, problem: Problem[S], state: S, offer: Offer, choice: Any) -> Move[S]:
         text = _text(choice)
         if len(text) > self.max_characters:
             sentence = f"size: a program has at most {self.max_characters:,} characters, got {len(text):,}"
             return Move(self.shown, refusal=sentence)
         if text.strip() == str(STOP):
             return Move(str(STOP), STOP, state)
+        assert isinstance(problem, Readable)
         new = problem.read(text)
         return Move(self.shown, refusal=new) if isinstance(new, str) else Move(self.shown, None, new)
 

@@ -146,9 +146,7 @@ class Store:
             Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         try:
             # Autocommit: each statement is a transaction.
-            connection = sqlite3.connect(
-                self.path, timeout=60, isolation_level=None, check_same_thread=False
-            )
+            connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
             _open(connection, self.path)
         except sqlite3.Error as error:
             raise StoreError(f"{self.path} is not a store of measurements: {error}") from error

@@ -37,7 +37,7 @@ class Rules:
     hopeless: float = 4.0
     """A candidate this many times slower than the baseline is not worth more pairs."""
     glimpse: int = 3
-    """Pairs behind that verdict."""
+    """Pairs behind that verdict; one is enough once it has taken ten times the budget."""
     block: float = 100e-6
     """Shortest time between two readings of the clock; shorter kernels are repeated within it."""
 
@@ -62,15 +62,20 @@ def interval(candidate: Samples, baseline: Samples, seed: int = 0) -> tuple[floa
     pairs = np.array([candidate, baseline])
     count = pairs.shape[1]
     draws = np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))
-    slow, fast = np.median(pairs[:, draws], axis=2)[::-1]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(slow / fast, [tail, 1 - tail])
-    return float(low), float(high)
+    ordered = np.sort(pairs[:, draws], axis=2)
+    fast, slow = ordered[:, :, (count - 1) // 2] + ordered[:, :, count // 2]
+    ratios = np.sort(slow / fast)
+    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return float(ratios[tail]), float(ratios[-1 - tail])
 
 
 def is_hopeless(candidate: Samples, baseline: Samples, rules: Rules) -> bool:
-    """Has the glimpse shown a candidate far slower than the baseline?"""
-    return len(candidate) >= rules.glimpse and ratio(candidate, baseline) * rules.hopeless < 1
+    """Is the candidate far slower than the baseline, by medians and by minima?
+
+    Other processes can slow most samples of a few, but hardly all.
+    """
+    speedup = max(ratio(candidate, baseline), float(np.min(baseline) / np.min(candidate)))
+    return speedup * rules.hopeless < 1
 
 
 def enough(candidate: Samples, baseline: Samples, spent: float, rules: Rules) -> bool:
@@ -78,7 +83,8 @@ def enough(candidate: Samples, baseline: Samples, spent: float, rules: Rules) ->
 
     Yes when the candidate is hopeless, when the interval is narrow, and when time or pairs run out.
     """
-    if is_hopeless(candidate, baseline, rules):
+    glimpsed = len(candidate) >= rules.glimpse or spent >= 10 * rules.seconds
+    if glimpsed and is_hopeless(candidate, baseline, rules):
         return True
     if len(candidate) < rules.pairs:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -48,7 +48,9 @@ class Trace:
         if not self.task:
             raise ValueError("a trace has a task")
         if len(self.keys) != len(self.actions):
-            raise ValueError(f"a trace has a key for each action: {len(self.actions)} actions, {len(self.keys)} keys")
+            raise ValueError(
+                f"a trace has a key for each action: {len(self.actions)} actions, {len(self.keys)} keys"
+            )
         strangers = {record.key for record in self.evaluations} - {self.root, *self.keys}
         if strangers:
             raise ValueError(f"an evaluation belongs to no state of the trace: key {min(strangers)}")
@@ -144,7 +146,7 @@ def verify(trace: Trace, problem: Problem[S], measure: bool = False) -> tuple[Fi
 
 
 def _compare(old: Evaluation, new: Evaluation) -> list[Finding]:
-    if old.status.verified != new.status.verified or not old.status.verified and old.status != new.status:
+    if old.status.verified != new.status.verified or (not old.status.verified and old.status != new.status):
         detail = f" ({new.detail})" if new.detail else ""
         return [Finding(Difference.VERDICT_DIFFERS, f"{old.key} is {new.status}{detail}, not {old.status}")]
     if old.timing is None or new.timing is None:
@@ -152,7 +154,9 @@ def _compare(old: Evaluation, new: Evaluation) -> list[Finding]:
     if new.timing.high < old.timing.low or new.timing.low > old.timing.high:
         measured = f"{new.timing.ratio:.3g} [{new.timing.low:.3g}, {new.timing.high:.3g}]"
         recorded = f"{old.timing.ratio:.3g} [{old.timing.low:.3g}, {old.timing.high:.3g}]"
-        return [Finding(Difference.SPEEDUP_DIFFERS, f"{old.key} has speedup {measured}, recorded was {recorded}")]
+        return [
+            Finding(Difference.SPEEDUP_DIFFERS, f"{old.key} has speedup {measured}, recorded was {recorded}")
+        ]
     return []
 
 

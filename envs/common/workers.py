@@ -29,7 +29,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -104,7 +104,7 @@ def _send(channel: socket.socket, value: Any) -> None:
 
 
 def _receive(channel: socket.socket, deadline: float | None = None) -> Any:
-    """Return the next message. Raises `EOFError` when the other end is gone, `TimeoutError` at the deadline."""
+    """Return the next message. Raises `EOFError` if the other end is gone, `TimeoutError` at the deadline."""
     (count,) = struct.unpack("!Q", _exactly(channel, 8, deadline))
     if count > 2**20:
         raise EOFError("not a message")
@@ -212,7 +212,7 @@ def _work(channel: socket.socket) -> NoReturn:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this worker should the server be killed (Linux; elsewhere it may linger until idle)."""
+    """Have the kernel kill this worker should the server be killed (Linux only)."""
     if sys.platform == "linux":
         server = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -346,7 +346,7 @@ class Worker:
 
 
 class Pool:
-    """`size` workers forked from a server that has imported `prepare` (`module`, or `module:function` to call).
+    """`size` workers, forked from a server that imports `prepare` (`module`, or `module:function` to call).
 
     `blocked` modules can't be imported in the server and its workers; `environment` is added to theirs. After
     `recycle` calls a worker is replaced. One batch runs at a time; threads wait for each other. A process
@@ -380,7 +380,7 @@ class Pool:
 
     def map(
         self, function: str, jobs: Iterable[Sequence[Any]], *, timeout: float, memory: int
-    ) -> Iterator[tuple[int, Outcome, Worker]]:
+    ) -> Generator[tuple[int, Outcome, Worker], None, None]:
         """Run one call for each tuple of arguments, in parallel.
 
         Yields the position of the job, its outcome, and the worker that ran it, as they end. `timeout`

@@ -1,7 +1,7 @@
 """Compile a program with TVM: a callable kernel for this CPU, or CUDA source.
 
-TVM checks neither shapes nor bounds in a kernel (its argument checks would double the build time), so programs
-come from `verify` and arguments from `Kernel.run` or `tensor`.
+TVM checks neither shapes nor bounds in a kernel (its argument checks would double the build time), so
+programs come from `verify` and arguments from `Kernel.run` or `tensor`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tvm import s_tir, tirx
 from tvm.target import codegen
 
 from envs.leir_env.interp import numpy_dtype
-from envs.leir_env.ir import Program, Tensor
+from envs.leir_env.ir import Equation, Program, Tensor
 from envs.leir_env.lower import lower
-from envs.leir_env.lower_expr import BuildError
+from envs.leir_env.lower_expr import BuildError, bounds
+from envs.leir_env.printer import show_expression
+from envs.leir_env.tree import accesses, declarations, expressions, sites
 
 Array = npt.NDArray[Any]
 
@@ -43,10 +45,9 @@ class Kernel:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run on arrays by name, and return the outputs by name. Raises `ValueError` for a wrong shape."""
         for declared in self.program.inputs:
-            if np.shape(inputs[declared.name]) != declared.shape:
-                raise ValueError(
-                    f"input {declared.name} has shape {np.shape(inputs[declared.name])}, expected {declared.shape}"
-                )
+            shape = np.shape(inputs[declared.name])
+            if shape != declared.shape:
+                raise ValueError(f"input {declared.name} has shape {shape}, expected {declared.shape}")
         outputs = {declared.name: empty(declared) for declared in self.program.outputs}
         arguments = [tensor(inputs[declared.name], declared) for declared in self.program.inputs]
         self(*arguments, *outputs.values())
@@ -65,13 +66,15 @@ def tensor(array: Array, declared: Tensor) -> Any:
 def empty(declared: Tensor) -> Any:
     """Make a tensor of the declared shape and dtype, filled with poison (nan, or -128)."""
     dtype = numpy_dtype(declared.dtype)
-    return tvm.runtime.tensor(np.full(declared.shape, np.nan if declared.dtype.is_float else -128).astype(dtype))
+    return tvm.runtime.tensor(
+        np.full(declared.shape, np.nan if declared.dtype.is_float else -128).astype(dtype)
+    )
 
 
 def build(program: Program, target: str = "llvm") -> Kernel:
     """Compile `program` for this CPU, machine code included. Raises `BuildError`."""
     function = lower(program, target)
-    check(function)
+    check(program, function)
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         try:
             module = tvm.compile(function, target=host_target()).mod
@@ -80,14 +83,46 @@ def build(program: Program, target: str = "llvm") -> Kernel:
             raise BuildError("compiler", _first_line(error)) from error
 
 
-def check(function: tirx.PrimFunc) -> None:
+def cuda_source(program: Program, arch: str = "sm_90") -> str:
+    """Return the CUDA C++ of a program whose nests are bound; needs no GPU. Raises `BuildError`."""
+    function = lower(program, "cuda")
+    check(program, function)
+    target = tvm.target.Target({"kind": "cuda", "arch": arch}).with_host("llvm")
+    bound = s_tir.transform.LowerOpaqueBlock()(tvm.IRModule.from_expr(function.with_attr("target", target)))
+    if not tirx.analysis.verify_memory(bound["main"]):
+        raise BuildError("host_access", "an equation outside every bound loop touches GPU memory")
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        try:
+            return str(tvm.compile(function, target=target).mod.imports[0].inspect_source())
+        except Exception as error:  # The compiler's errors have no common class.
+            raise BuildError("compiler", _first_line(error)) from error
+
+
+def check(program: Program, function: tirx.PrimFunc) -> None:
     """Ask TVM for a second opinion on names and bounds. Raises `BuildError`."""
     if not s_tir.analysis.verify_well_formed(function, assert_mode=False):
         raise BuildError("ill_formed", "the lowered function uses a name before its definition")
     try:
         s_tir.analysis.OOBChecker()(tvm.IRModule.from_expr(function))
-    except tvm.error.InternalError as error:
-        raise BuildError("out_of_bounds", _first_line(error)) from error
+    except s_tir.schedule.ScheduleError as error:
+        raise BuildError("out_of_bounds", _escape(program)) from error
+
+
+def _escape(program: Program) -> str:
+    """Name the first subscript that may leave its tensor."""
+    tensors = declarations(program)
+    for name, node in sites(program).items():
+        for expr in expressions(node.statement) if isinstance(node.statement, Equation) else ():
+            for access in accesses(expr):
+                shape = tensors[access.tensor][0].shape
+                for position, (subscript, extent) in enumerate(zip(access.subscripts, shape, strict=True), 1):
+                    reach = bounds(subscript, node.extents)
+                    if reach is not None and (reach[0] < 0 or reach[1] >= extent):
+                        return (
+                            f"equation {name}: subscript {position} of {show_expression(access)} runs from "
+                            f"{reach[0]} to {reach[1]}, but the extent there is {extent}"
+                        )
+    return "a subscript leaves its tensor"
 
 
 @functools.cache
@@ -102,4 +137,4 @@ def _first_line(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300]
 
 
-__all__ = ["BuildError", "Kernel", "build", "check", "empty", "host_target", "tensor"]
+__all__ = ["BuildError", "Kernel", "build", "check", "cuda_source", "empty", "host_target", "tensor"]

@@ -255,8 +255,6 @@ def meetings(body: Sequence[Statement]) -> Iterator[tuple[Statement, Reference, 
 @functools.lru_cache(maxsize=65536)
 def carried(loop: Loop, outer: Extents) -> tuple[Dependence, ...]:
     """Return the dependences between iterations of `loop`, within one iteration of the outer loops."""
-    if loop.extent == 1:
-        return ()
     found: dict[Dependence, None] = {}
     around = frozenset(name for name, _ in outer)
     body = statements((loop,))
@@ -287,9 +285,10 @@ def carried_order(index: str) -> tuple[Expr, ...]:
 def carries_fast(pair: Pair, index: str) -> bool | None:
     """Whether the second can touch what the first did in an earlier iteration; None if not clear."""
     agree = pinned(pair)
-    if agree is None or index in agree:
+    extents = pair.extents
+    if agree is None or index in agree or extents[index] == 1:
         return False
-    x = dict.fromkeys(pair.extents, 0)
+    x = dict.fromkeys(extents, 0)
     return True if touches(pair, x, {**x, index: 1}) else None
 
 

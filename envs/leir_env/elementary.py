@@ -1,9 +1,10 @@
 """Elementary functions of float32 that vectorise, as LLVM IR: libm would be called lane by lane.
 
 TIR sees an opaque operator (`leir.exp`); `LowerIntrin` makes it a call of `leir_exp_8` for eight lanes, and
-LLVM inlines the definition from `definitions`. Errors stay below 1.5 ulp (sigmoid: 3.1) over the whole range,
-subnormal results included; inf and nan behave as IEEE 754 asks. Coefficients are weighted minimax fits;
-`x - n*log(2)` is reduced by two constants (Cody and Waite, Software Manual for the Elementary Functions, 1980).
+LLVM inlines the definition from `definitions`. Errors stay below 1.5 ulp (sigmoid: 3.1) over the whole
+range, subnormal results included; inf and nan behave as IEEE 754 asks. Coefficients are weighted minimax
+fits; `x - n*log(2)` is reduced by two constants (Cody and Waite, Software Manual for the Elementary
+Functions, 1980).
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ _ROUND_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
 _ONE_BITS = 0x3F800000
 
-_EXP = (0.4999999305071235, 0.16666514791278042, 0.041668456789802, 0.008369418846534188, 0.001381314439282841)
+_EXP = (
+    0.4999999305071235,
+    0.16666514791278042,
+    0.041668456789802,
+    0.008369418846534188,
+    0.001381314439282841,
+)
 """(exp(r) - 1 - r) / r^2 for |r| <= 0.35, relative error of exp 3.3e-9."""
 _LOG = (
     0.333333126039925,
@@ -224,7 +231,8 @@ FUNCTIONS: dict[str, Callable[[_Emitter, str], str]] = {
 
 def definitions(functions: Iterable[str], lanes: Iterable[int]) -> str:
     """Return LLVM IR that defines the functions for scalars and for vectors of the given lanes."""
-    texts, declared = [], set()
+    texts: list[str] = []
+    declared: set[str] = set()
     for count in sorted({1, *lanes}):
         for name in sorted(functions):
             text, needs = _definition(name, count)

@@ -7,71 +7,65 @@ are audited before they count.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from envs.common import timing
-from envs.common.evaluation import PROTOCOL, Check, Evaluation, Status, Timing
+from envs.common.evaluation import PROTOCOL, Evaluation, Status, Timing
 from envs.common.locks import Turns
 from envs.common.settings import settings
 from envs.common.store import Key, Store
-from envs.common.workers import Crashed, Outcome, OutOfMemory, Pool, Raised, Returned, TimedOut, Worker
+from envs.common.workers import Pool, Worker
+from envs.leir_env.harness import Harness, Limits, Verdict
 from envs.leir_env.ir import Program
-from envs.leir_env.jobs import CheckReport, Job, TimeReport
-from envs.leir_env.oracle import Oracle, digest, interface_problem
+from envs.leir_env.oracle import Oracle, interface_problem
 from envs.leir_env.printer import key
-from envs.leir_env.roofline import floor_seconds, roofline_seconds
+from envs.leir_env.roofline import roofline_seconds
 from envs.leir_env.strategies.base import Exactness
 from envs.leir_env.verify import verify
 
 SEMANTICS = "1"
 """Version of what programs mean and how they are lowered; a fix in either makes old records stale."""
 
-RULES = timing.Rules(seconds=0.1)
-"""Sized so that a core evaluates ten candidates a second."""
-
-TIMED_SETS = ("normal", "ramp")
-"""Input sets that are timed: plain values, without denormals."""
+RULES = timing.Rules(width=0.03, seconds=0.05)
+"""For searches: a core evaluates ten candidates a second. Final results take `timing.Rules()`."""
 
 SUSPICIOUS_SPEEDUP = 10.0
 """A speedup over the default schedule beyond which a result is audited."""
 
 SUSPICIOUS_ROOFLINE = 0.9
-"""So is a time that the root's arithmetic at peak would use this much of."""
+"""So is a time of which the root's arithmetic at peak would use this much."""
 
 CONFIRMED = 0.5
 """An audit confirms a result if it finds at least this much of the speedup."""
 
 ROOT_PATIENCE = 6.0
-"""The root is often slow, and is measured once: it gets so many times the limit of a candidate."""
+"""The root is often slow, and is measured once: it gets so many times a candidate's seconds."""
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one candidate may use."""
-
-    seconds: float = 20.0
-    """For building and checking, and again for timing."""
-    memory: int = 4 * 2**30
-    """Bytes, beyond those of an idle worker."""
+Audit = Callable[[Program, Exactness], str]
+"""A further check of a suspicious candidate, such as its trace on odd sizes; returns what is wrong, or ''."""
 
 
 class EvaluatorError(RuntimeError):
     """The baseline itself does not pass, so that nothing can be compared with it."""
 
 
-Audit = Callable[[Program, Exactness], str]
-"""A further check of a suspicious candidate, for example its trace replayed on odd sizes: says what is wrong, or ''."""
+@dataclass(frozen=True, slots=True)
+class RootFacts:
+    """What is measured once for a task."""
+
+    ratio: float | None
+    """Time of the root over that of the baseline; None if the root can't be timed."""
+    digests: Mapping[str, str]
+    """Of the compiled root's outputs, by name of check."""
 
 
 class Evaluator:
@@ -79,7 +73,7 @@ class Evaluator:
 
     `baseline` (the default schedule; the root if None) is what speedups are over. Results are kept in `store`
     by everything they depend on, failures too; without a store, in memory. Workers come from `pool`, by
-    default one that all evaluators of this process share.
+    default one that the evaluators of this process share.
     """
 
     def __init__(
@@ -92,7 +86,7 @@ class Evaluator:
         pool: Pool | None = None,
         baseline: Program | None = None,
         rules: timing.Rules = RULES,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         audit: Audit | None = None,
         seed: int = 0,
     ) -> None:
@@ -100,19 +94,41 @@ class Evaluator:
             raise ValueError(f"candidates are run on target llvm; {target} is compiled only")
         configured = settings()
         self.root = root
-        self.baseline = baseline or root
-        self.baseline_name = "default_schedule" if baseline else "root"
-        self.target = target
-        self.threads = threads or configured.threads
         self.store = store or Store(":memory:")
-        self.pool = pool or shared_pool(self.threads)
-        self.rules, self.limits, self.audit = rules, limits, audit
+        self.limits = limits or Limits()
+        self.audit = audit
         self.oracle = Oracle(root, seed, configured.cache / "references")
-        self._turns = Turns(configured.lock)
-        self._facts: _RootFacts | None = None
+        threads = threads or configured.threads
+        self.harness = Harness(
+            root,
+            baseline or root,
+            "default schedule" if baseline else "root",
+            target,
+            threads,
+            pool or shared_pool(threads, configured.workers),
+            Turns(configured.lock),
+            rules,
+        )
+        self._facts: RootFacts | None = None
+        self._key = Key(
+            task=key(root),
+            program="",
+            baseline=key(self.harness.baseline),
+            exactness="",
+            target=target,
+            device=device(),
+            toolchain=toolchain(),
+            protocol=f"{PROTOCOL}; seed {seed}; {rules}; {self.limits}",
+            threads=threads,
+            semantics=SEMANTICS,
+        )
 
     def evaluate(
-        self, programs: Sequence[Program], exactness: Exactness = Exactness.REASSOCIATES, *, fresh: bool = False
+        self,
+        programs: Sequence[Program],
+        exactness: Exactness = Exactness.REASSOCIATES,
+        *,
+        fresh: bool = False,
     ) -> list[Evaluation]:
         """Return one record for each program, in order. Never raises for anything a candidate does.
 
@@ -125,32 +141,34 @@ class Evaluator:
         new: dict[Key, Program] = {}
         for k, program in zip(keys, programs, strict=True):
             stored = None if fresh else self.store.get(k)
-            if stored is not None:
-                found[k] = stored
-            else:
+            if stored is None:
                 new.setdefault(k, program)
+            else:
+                found[k] = stored
         for k, evaluation in self._evaluate(new, exactness):
             found[k] = evaluation if fresh else self.store.put(k, evaluation)
         return [found[k] for k in keys]
 
     def key(self, program: Program, exactness: Exactness) -> Key:
         """Name everything that the evaluation of `program` depends on."""
-        return Key(
-            task=key(self.root),
-            program=key(program),
-            baseline=key(self.baseline),
-            exactness=exactness.name,
-            target=self.target,
-            device=device(),
-            toolchain=toolchain(),
-            protocol=f"{PROTOCOL} seed={self.oracle.seed} {self.rules} {self.limits}",
-            threads=self.threads,
-            semantics=SEMANTICS,
-        )
+        return replace(self._key, program=key(program), exactness=exactness.name)
+
+    def facts(self) -> RootFacts:
+        """Compare the root with the baseline, once for a task: the store remembers."""
+        if self._facts is None:
+            k = self.key(self.root, Exactness.EXACT)
+            stored = self.store.fact("root", k)
+            if stored is None:
+                measured = self._measure_root()
+                stored = self.store.put_fact(
+                    "root", k, {"ratio": measured.ratio, "digests": dict(measured.digests)}
+                )
+            self._facts = RootFacts(**stored)
+        return self._facts
 
     def close(self) -> None:
         """End the workers. A later evaluation starts new ones."""
-        self.pool.close()
+        self.harness.pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -161,249 +179,160 @@ class Evaluator:
         self.close()
 
     def _evaluate(
-        self, programs: dict[Key, Program], exactness: Exactness
+        self, programs: Mapping[Key, Program], exactness: Exactness
     ) -> Iterator[tuple[Key, Evaluation]]:
-        """Evaluate new candidates: those that fail first, then those that are timed."""
+        """Evaluate new candidates: first those that fail, then those that are timed."""
         sound: list[tuple[Key, Program]] = []
         for k, program in programs.items():
             problem = self._screen(program)
             if problem:
-                yield k, self._record(k, Status.REJECTED, problem)
+                yield k, self._record(k, Verdict(Status.REJECTED, problem))
             else:
                 sound.append((k, program))
         if not sound:
             return
-        facts = self._root_facts()
-        passed: list[_Passed] = []
-        for position, outcome, worker in self._check([program for _, program in sound], self.oracle):
+        facts = self.facts()
+        passed: list[tuple[Key, Program, Verdict, Worker]] = []
+        candidates = [program for _, program in sound]
+        for position, verdict, worker in self.harness.check(candidates, exactness, self.oracle, self.limits):
             k, program = sound[position]
-            verdict = self._judge(outcome, worker, self.oracle, exactness, facts.digests)
             if verdict.status is Status.OK:
-                passed.append(_Passed(k, program, exactness, worker, verdict))
+                passed.append((k, program, verdict, worker))
             else:
-                yield k, self._record(k, verdict.status, verdict.detail, verdict.checks, verdict.seconds)
-        for candidate in passed:
-            yield candidate.key, self._timed(candidate, facts)
+                yield k, self._record(k, verdict)
+        for k, program, verdict, worker in passed:
+            yield k, self._timed(k, program, exactness, verdict, worker, facts)
 
     def _screen(self, program: Program) -> str:
         """Say why a program is not even built, or nothing."""
         problem = interface_problem(program, self.root)
         if problem:
             return f"interface: {problem}"
-        problems = verify(program, self.target)
+        problems = verify(program, self.harness.target)
         return f"{problems[0].code}: {problems[0].sentence}" if problems else ""
 
-    def _check(
-        self, programs: Sequence[Program], oracle: Oracle, workers: Sequence[Worker] | None = None
-    ) -> Iterator[tuple[int, Outcome, Worker]]:
-        """Build and run candidates in parallel."""
-        sets = oracle.sets
-        jobs = [(self._job(program, oracle, sets),) for program in programs]
-        batch = self.pool.map(
-            "envs.leir_env.measure:check", jobs, timeout=self.limits.seconds, memory=self.limits.memory
-        )
-        with self._turns.together(), contextlib.closing(batch):
-            yield from batch
-
-    def _job(self, program: Program, oracle: Oracle, sets: tuple[str, ...]) -> Job:
-        return Job(program, self.root, self.baseline, self.target, oracle.seed, sets, self.rules.hopeless)
-
-    def _judge(
+    def _timed(
         self,
-        outcome: Outcome,
-        worker: Worker,
-        oracle: Oracle,
+        k: Key,
+        program: Program,
         exactness: Exactness,
-        root_digests: dict[str, str],
-    ) -> _Verdict:
-        """Compare what came out of a candidate with the oracle."""
-        if not isinstance(outcome, Returned):
-            return _Verdict(*_failure(outcome))
-        report: CheckReport = outcome.value
-        if report.build_error:
-            return _Verdict(Status.BUILD_FAILED, report.build_error)
-        if report.damage:
-            worker.renew()
-            return _Verdict(Status.WRONG, report.damage)
-        started = time.perf_counter()
-        checks = _judged(oracle, report.outputs, exactness, root_digests)
-        seconds = {**report.seconds, "judge": time.perf_counter() - started}
-        failed = next((check for check in checks if not check.passed), None)
-        if failed is not None or not checks:
-            detail = _difference(failed) if failed else "no output was checked"
-            return _Verdict(Status.WRONG, detail, checks, seconds)
-        return _Verdict(Status.OK, "", checks, seconds)
-
-    def _timed(self, candidate: _Passed, facts: _RootFacts) -> Evaluation:
+        verdict: Verdict,
+        worker: Worker,
+        facts: RootFacts,
+    ) -> Evaluation:
         """Time a candidate that passed, and audit it if the result is too good."""
-        measured = self._measure(candidate, self.oracle)
-        if isinstance(measured, _Verdict):
-            verdict = measured
-            return self._record(candidate.key, verdict.status, verdict.detail, verdict.checks, verdict.seconds)
-        seconds = {**candidate.verdict.seconds, "time": measured.seconds}
-        result, audited = measured.timing, False
+        timed = self.harness.time(program, exactness, self.oracle, self.limits, worker)
+        if timed.timing is None:
+            return self._record(k, timed)
+        result, audited = timed.timing, False
         suspicion = self._suspicion(result)
         if suspicion:
-            confirmed = self._audit(candidate, result)
+            confirmed = self._audit(program, exactness, result)
             if isinstance(confirmed, str):
                 detail = f"{suspicion}; the audit does not confirm it: {confirmed}"
-                return self._record(candidate.key, Status.SUSPECT, detail, candidate.verdict.checks, seconds)
+                return self._record(k, Verdict(Status.SUSPECT, detail, verdict.checks))
             result, audited = confirmed, True
-        slow = timing.is_hopeless(result.candidate, result.baseline, self.rules)
-        return replace(
-            self._record(candidate.key, Status.WRONG, "", candidate.verdict.checks, seconds),
-            status=Status.SLOWER if slow else Status.OK,
+        rules = self.harness.rules
+        hopeless = timing.is_hopeless(result.candidate, result.baseline, rules)
+        return Evaluation(
+            k.program,
+            Status.SLOWER if hopeless else Status.OK,
+            checks=tuple(
+                replace(check, bitwise=verdict.digests[check.name] == facts.digests.get(check.name))
+                for check in verdict.checks
+            ),
             timing=result,
             root_ratio=facts.ratio,
+            seconds={**verdict.seconds, **timed.seconds},
+            environment=_environment(k),
             audited=audited,
         )
 
-    def _measure(self, candidate: _Passed, oracle: Oracle) -> _Measured | _Verdict:
-        """Time one candidate alone, in the worker that has it built, and check the timed runs."""
-        sets = tuple(name for name in TIMED_SETS if name in oracle.sets) or oracle.sets[:1]
-        job = self._job(candidate.program, oracle, sets)
-        with self._turns.alone():
-            started = time.perf_counter()
-            outcome = candidate.worker.call(
-                "envs.leir_env.measure:measure",
-                job,
-                self.rules,
-                timeout=self.limits.seconds,
-                memory=self.limits.memory,
-            )
-            took = time.perf_counter() - started
-        if not isinstance(outcome, Returned):
-            return _Verdict(*_failure(outcome))
-        report: TimeReport = outcome.value
-        if report.damage:
-            candidate.worker.renew()
-            return _Verdict(Status.WRONG, report.damage)
-        checks = _judged(oracle, report.outputs, candidate.exactness, {})
-        failed = next((check for check in checks if not check.passed), None)
-        if failed is not None:
-            return _Verdict(Status.WRONG, f"when timed, {_difference(failed)}", checks)
-        problem = timing.invalid(report.candidate, floor_seconds(self.root, self.threads))
-        if problem:
-            return _Verdict(Status.INVALID_TIME, problem)
-        return _Measured(timing.summarise(report.candidate, report.baseline, self.baseline_name), took)
+    def _record(self, k: Key, verdict: Verdict) -> Evaluation:
+        """The record of a candidate that failed."""
+        return Evaluation(
+            k.program,
+            verdict.status,
+            verdict.detail,
+            verdict.checks,
+            seconds=dict(verdict.seconds),
+            environment=_environment(k),
+        )
 
     def _suspicion(self, result: Timing) -> str:
         """Say why a result is hard to believe, or nothing."""
         if result.ratio > SUSPICIOUS_SPEEDUP:
-            return f"{result.ratio:.1f} times as fast as the {self.baseline_name}"
+            return f"{result.ratio:.1f} times as fast as the {result.baseline_name}"
         median = float(np.median(result.candidate))
-        bound = roofline_seconds(self.root, self.threads)
+        bound = roofline_seconds(self.root, self.harness.threads)
         if bound > SUSPICIOUS_ROOFLINE * median:
-            return f"{median:.3g} s is {bound / median:.0%} of what the root's arithmetic takes at peak"
+            return f"{median:.3g} s, and the root's arithmetic at peak takes {bound:.3g} s"
         return ""
 
-    def _audit(self, candidate: _Passed, result: Timing) -> Timing | str:
-        """Check and time again in a fresh process with new seeds: the new timing, or what is wrong."""
-        oracle = Oracle(self.root, int(np.random.default_rng().integers(1, 2**31)))
-        for worker in self.pool.workers:
+    def _audit(self, program: Program, exactness: Exactness, result: Timing) -> Timing | str:
+        """Check and time again in fresh processes with new seeds: the new timing, or what is wrong."""
+        for worker in self.harness.pool.workers:
             worker.renew()
-        ((_, outcome, worker),) = self._check([candidate.program], oracle)
-        verdict = self._judge(outcome, worker, oracle, candidate.exactness, {})
-        if verdict.status is not Status.OK:
+        oracle = Oracle(self.root, int(np.random.default_rng().integers(1, 2**31)))
+        ((_, verdict, worker),) = self.harness.check([program], exactness, oracle, self.limits)
+        if verdict.status is Status.OK:
+            verdict = self.harness.time(program, exactness, oracle, self.limits, worker)
+        if verdict.timing is None:
             return verdict.detail
-        measured = self._measure(replace(candidate, worker=worker), oracle)
-        if isinstance(measured, _Verdict):
-            return measured.detail
-        if measured.timing.ratio < CONFIRMED * result.ratio:
-            return f"it is {measured.timing.ratio:.2f} times as fast this time"
-        problem = self.audit(candidate.program, candidate.exactness) if self.audit else ""
-        return problem or measured.timing
+        if verdict.timing.ratio < CONFIRMED * result.ratio:
+            return f"it is {verdict.timing.ratio:.2f} times as fast this time"
+        return (self.audit(program, exactness) if self.audit else "") or verdict.timing
 
-    def _root_facts(self) -> _RootFacts:
-        """Measure the root against the baseline, once a task; check the baseline, once a process."""
-        if self._facts is None:
-            k = self.key(self.root, Exactness.EXACT)
-            stored = self.store.fact("root", k)
-            measured = None if stored else self._measure_root(k)
-            if measured is not None:
-                stored = self.store.put_fact("root", k, {"ratio": measured.ratio, "digests": measured.digests})
-            self._facts = _RootFacts(**stored)
-        return self._facts
-
-    def _measure_root(self, k: Key) -> _RootFacts:
-        patient = replace(self.limits, seconds=ROOT_PATIENCE * self.limits.seconds)
-        limits, self.limits = self.limits, patient
-        try:
-            outcomes = {n: (o, w) for n, o, w in self._check([self.baseline, self.root], self.oracle)}
-            judged = [
-                self._judge(*outcomes[n], self.oracle, Exactness.REASSOCIATES, {}) for n in range(2)
-            ]
-            if judged[0].status is not Status.OK:
-                raise EvaluatorError(f"the {self.baseline_name} does not pass: {judged[0].detail}")
-            if judged[1].status is not Status.OK:
-                return _RootFacts(None, {})
-            outcome, worker = outcomes[1]
-            assert isinstance(outcome, Returned)
-            digests = {
-                f"{name}/{tensor.name}": digest(output)
-                for name, outputs in outcome.value.outputs.items()
-                for tensor, output in zip(self.root.outputs, outputs, strict=True)
-            }
-            if key(self.root) == key(self.baseline):
-                return _RootFacts(1.0, digests)
-            measured = self._measure(_Passed(k, self.root, Exactness.EXACT, worker, judged[1]), self.oracle)
-            ratio = None if isinstance(measured, _Verdict) else 1 / measured.timing.ratio
-            return _RootFacts(ratio, digests)
-        finally:
-            self.limits = limits
-
-    def _record(
-        self,
-        k: Key,
-        status: Status,
-        detail: str,
-        checks: tuple[Check, ...] = (),
-        seconds: dict[str, float] | None = None,
-    ) -> Evaluation:
-        environment = {
-            "target": k.target,
-            "device": k.device,
-            "toolchain": k.toolchain,
-            "protocol": k.protocol,
-            "semantics": k.semantics,
-            "threads": str(k.threads),
-            "cache": "warm",
-        }
-        return Evaluation(k.program, status, detail, checks, seconds=seconds or {}, environment=environment)
+    def _measure_root(self) -> RootFacts:
+        harness, exactness = self.harness, Exactness.REASSOCIATES
+        limits = replace(self.limits, seconds=ROOT_PATIENCE * self.limits.seconds)
+        pair = [harness.baseline, self.root]
+        found = {n: (v, w) for n, v, w in harness.check(pair, exactness, self.oracle, limits)}
+        (baseline, _), (root, worker) = found[0], found[1]
+        if baseline.status is not Status.OK:
+            raise EvaluatorError(f"the {harness.baseline_name} is {baseline.status}: {baseline.detail}")
+        if root.status is not Status.OK:
+            return RootFacts(None, {})
+        if self._key.task == self._key.baseline:
+            return RootFacts(1.0, root.digests)
+        timed = harness.time(self.root, exactness, self.oracle, limits, worker)
+        return RootFacts(1 / timed.timing.ratio if timed.timing else None, root.digests)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What checking says about a candidate."""
-
-    status: Status
-    detail: str = ""
-    checks: tuple[Check, ...] = ()
-    seconds: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    """A candidate to be timed, and the worker that has it built."""
-
-    key: Key
-    program: Program
-    exactness: Exactness
-    worker: Worker
-    verdict: _Verdict
+@functools.cache
+def shared_pool(threads: int, workers: int) -> Pool:
+    """The pool that the evaluators of this process share; its server starts at the first call."""
+    return Pool(
+        workers,
+        "envs.leir_env.measure:prepare",
+        # TVM would import torch if it could, at three times the cost.
+        blocked=("torch",),
+        environment={"TVM_NUM_THREADS": str(threads)},
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    timing: Timing
-    seconds: float
+@functools.cache
+def device() -> str:
+    """Name the processor, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
-@dataclass(frozen=True, slots=True)
-class _RootFacts:
-    """Facts about a task."""
+@functools.cache
+def toolchain() -> str:
+    """Name the compiler and its version."""
+    return f"tvm {importlib.metadata.version('apache-tvm')}"
 
-    ratio: float | None
-    """Time of the root over that of the baseline; None if the root can't be timed."""
-    digests: dict[str, str]
-    """Of the compiled root's outputs, by name of check."""
+
+def _environment(k: Key) -> dict[str, str]:
+    return {
+        "target": k.target,
+        "device": k.device,
+        "toolchain": k.toolchain,
+        "protocol": k.protocol,
+        "semantics": k.semantics,
+        "threads": str(k.threads),
+        "cache": "warm",
+    }

@@ -193,6 +193,10 @@ def _relax(exported: torch.export.ExportedProgram) -> Any:
     current: list[Any] = [None]
     importer = ExportedProgramImporter()
     table = importer.convert_map | {
+        "convolution.default": _convolution(importer),
+        "matmul.default": _matmul(importer),
+        "mm.default": _matmul(importer),
+        "bmm.default": _matmul(importer),
         "amax.default": _reduction(importer, relax.op.max),
         "amin.default": _reduction(importer, relax.op.min),
         "prod.dim_int": _reduction(importer, relax.op.prod),
@@ -225,6 +229,44 @@ def _relax(exported: torch.export.ExportedProgram) -> Any:
         return transform.Sequential(steps)(module)
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
         raise ImportProblem(f"TVM can't write the module as loops: {_line(error)}") from None
+
+
+def _matmul(importer: Any) -> Any:
+    """A converter for products; TVM's own always returns float32."""
+    from tvm import relax
+
+    def convert(node: Any) -> Any:
+        return importer.block_builder.emit(relax.op.matmul(*(importer.env[tensor] for tensor in node.args)))
+
+    return convert
+
+
+def _convolution(importer: Any) -> Any:
+    """A converter for convolutions of one to three dimensions; TVM's own always returns float32."""
+    from tvm import relax
+
+    def convert(node: Any) -> Any:
+        x, weight, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
+        name = f"conv{len(strides)}d" + ("_transpose" if transposed else "")
+        options = {"output_padding": output_padding} if transposed else {}
+        result = importer.block_builder.emit(
+            getattr(relax.op.nn, name)(
+                importer.env[x],
+                importer.env[weight],
+                strides=strides,
+                padding=padding * 2,
+                dilation=dilation,
+                groups=groups,
+                **options,
+            )
+        )
+        if bias is None:
+            return result
+        shape = [1, -1, *[1] * len(strides)]
+        broadcast = importer.block_builder.emit(relax.op.reshape(importer.env[bias], shape))
+        return importer.block_builder.emit(relax.op.add(result, broadcast))
+
+    return convert
 
 
 def _reduction(importer: Any, operator: Any) -> Any:

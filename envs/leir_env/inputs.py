@@ -36,7 +36,7 @@ SPECIAL = (-0.0, 0.0, 1e-40, -3e-41, 1e-30, -1e-7, 0.5, -1.0, 1.0, 3.0, -7.0, 60
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How values are drawn, by kind of tensor; each function takes the generator and the number of elements."""
+    """How values are drawn, by kind of tensor; functions take the generator and the number of elements."""
 
     floats: Callable[[Rng, int, float], Array]
     """Its last argument is the magnitude that is large, and harmless, in the tensor's dtype."""

@@ -31,6 +31,7 @@ from envs.leir_env.ir import (
     Statement,
     Tensor,
     identity,
+    subexpressions,
 )
 from envs.leir_env.ops import OPS
 from envs.leir_env.tree import accesses, equations, reads
@@ -39,6 +40,8 @@ Array = npt.NDArray[Any]
 
 CHUNK = 2**22
 """Elements of the iteration space evaluated at once."""
+
+_BOOL, _INT, _FLOAT = np.dtype(np.bool_), np.dtype(np.int64), np.dtype(np.float64)
 
 
 class InterpreterError(ValueError):
@@ -71,14 +74,6 @@ def run(program: Program, inputs: Mapping[str, Array], dtype: DType | None = Non
     with np.errstate(all="ignore"):
         machine.block(program.block, {})
     return {tensor.name: machine.buffers[tensor.name] for tensor in program.outputs}
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """An array over the grid, or a Python number. Weak values take the dtype of what they meet."""
-
-    array: Any
-    weak: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +116,7 @@ class _Machine:
     def __init__(self, override: DType | None) -> None:
         self.override = override
         self.buffers: dict[str, Array] = {}
+        self.types: dict[Expr, np.dtype[Any] | None] = {}
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
         return numpy_dtype(self.override if self.override and dtype.is_float else dtype)
@@ -203,11 +199,11 @@ class _Machine:
     def equation(self, equation: Equation, grid: _Grid) -> None:
         mask: Any = True
         for condition in equation.guard:
-            mask = np.logical_and(mask, self.evaluate(condition, grid, mask).array)
+            mask = np.logical_and(mask, self.evaluate(condition, grid, mask, _BOOL))
         if not np.any(mask):
             return
         target = self.buffers[equation.target.tensor]
-        value = self.cast(self.evaluate(equation.value, grid, mask), target.dtype)
+        value = self.evaluate(equation.value, grid, mask, target.dtype).astype(target.dtype)
         subscripts = self.subscripts(equation.target, grid, mask)
         if mask is True and equation.assign is not Assign.SET and _reducible(equation.target, grid):
             self.reduce(equation, grid, value, target)
@@ -243,14 +239,14 @@ class _Machine:
         target[window] = total
 
     def scalar(self, subscript: Expr, grid: _Grid) -> Any:
-        return np.asarray(self.evaluate(subscript, grid, True).array).reshape(())
+        return np.asarray(self.evaluate(subscript, grid, True, _INT)).reshape(())
 
     def subscripts(self, access: Access, grid: _Grid, mask: Any) -> tuple[Any, ...]:
         """Integer arrays for each dimension, checked wherever `mask` holds and harmless elsewhere."""
         shape = self.buffers[access.tensor].shape
         found = []
         for position, (subscript, extent) in enumerate(zip(access.subscripts, shape, strict=True)):
-            value = self.evaluate(subscript, grid, mask).array
+            value = self.evaluate(subscript, grid, mask, _INT)
             inside = np.logical_and(np.greater_equal(value, 0), np.less(value, extent))
             if not np.all(np.logical_or(inside, np.logical_not(mask))):
                 bad = np.asarray(value)[~inside].flat[0] if np.ndim(value) else value
@@ -260,41 +256,56 @@ class _Machine:
             found.append(np.where(inside, value, 0) if mask is not True else value)
         return tuple(found)
 
-    def evaluate(self, expr: Expr, grid: _Grid, mask: Any) -> _Value:
+    def evaluate(self, expr: Expr, grid: _Grid, mask: Any, context: np.dtype[Any]) -> Any:
+        """Return the values of `expr` wherever `mask` holds; weak literals and indices are of type `context`."""
         match expr:
             case Const(value):
-                return _Value(value, weak=not isinstance(value, bool))
+                return np.asarray(value).astype(context)
             case Index(name):
-                return _Value(grid.index(name), weak=True)
+                return np.asarray(grid.index(name)).astype(context)
             case Access(name):
-                return _Value(self.buffers[name][self.subscripts(expr, grid, mask)])
+                return self.buffers[name][self.subscripts(expr, grid, mask)]
             case Cast(dtype, value):
-                return _Value(self.cast(self.evaluate(value, grid, mask), self.dtype(dtype)))
+                return self.evaluate(value, grid, mask, self.own(value)).astype(self.dtype(dtype))
             case Call("select", (condition, then, other)):
-                chosen = self.evaluate(condition, grid, mask).array
-                yes = self.evaluate(then, grid, np.logical_and(mask, chosen))
-                no = self.evaluate(other, grid, np.logical_and(mask, np.logical_not(chosen)))
-                left, right, weak = _unify(yes, no)
-                return _Value(np.where(chosen, left, right), weak)
-            case Call(op, (only,)):
-                argument = self.evaluate(only, grid, mask)
-                return _Value(OPS[op].numpy(argument.array), argument.weak and OPS[op].typing != "float")
-            case Call(op, (first, second)):
-                left, right, weak = _unify(self.evaluate(first, grid, mask), self.evaluate(second, grid, mask))
-                result = OPS[op].numpy(left, right)
-                return _Value(result, weak and OPS[op].typing not in ("compare", "logic"))
+                chosen = self.evaluate(condition, grid, mask, _BOOL)
+                kind = self.type(expr) or context
+                yes = self.evaluate(then, grid, np.logical_and(mask, chosen), kind)
+                no = self.evaluate(other, grid, np.logical_and(mask, np.logical_not(chosen)), kind)
+                return np.where(chosen, yes, no)
+            case Call(op, args):
+                kind = self.own(*args) if OPS[op].typing == "compare" else self.type(expr) or context
+                return OPS[op].numpy(*(self.evaluate(arg, grid, mask, kind) for arg in args))
         raise AssertionError(f"no such expression: {expr}")
 
-    def cast(self, value: _Value, dtype: np.dtype[Any]) -> Any:
-        return np.asarray(value.array).astype(dtype)
+    def type(self, expr: Expr) -> np.dtype[Any] | None:
+        """The dtype of an expression, or None if it is weak: it takes the dtype of what it meets."""
+        if expr not in self.types:
+            self.types[expr] = self._type(expr)
+        return self.types[expr]
 
+    def _type(self, expr: Expr) -> np.dtype[Any] | None:
+        match expr:
+            case Const(value):
+                return _BOOL if isinstance(value, bool) else None
+            case Access(name):
+                return self.buffers[name].dtype
+            case Cast(dtype):
+                return self.dtype(dtype)
+            case Call(op, args):
+                if OPS[op].typing in ("compare", "logic"):
+                    return _BOOL
+                operands = args[1:] if op == "select" else args
+                return next((found for arg in operands if (found := self.type(arg)) is not None), None)
+        return None
 
-def _unify(left: _Value, right: _Value) -> tuple[Any, Any, bool]:
-    """Give a weak operand the dtype of a strong one."""
-    if left.weak == right.weak:
-        return left.array, right.array, left.weak
-    dtype = np.asarray(right.array if left.weak else left.array).dtype
-    return np.asarray(left.array).astype(dtype), np.asarray(right.array).astype(dtype), False
+    def own(self, *exprs: Expr) -> np.dtype[Any]:
+        """The dtype that expressions have among themselves: weak ones are int64, or float64 if any holds a float."""
+        strong = next((found for expr in exprs if (found := self.type(expr)) is not None), None)
+        if strong is not None:
+            return strong
+        leaves = (node for expr in exprs for node in subexpressions(expr))
+        return _FLOAT if any(isinstance(n, Const) and isinstance(n.value, float) for n in leaves) else _INT
 
 
 def _serial(loops: tuple[Loop, ...], equation: Equation) -> tuple[Loop, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any, cast
 
 from envs.leir_env.ops import OPS
 
@@ -126,6 +127,16 @@ class ExpressionTooDeep(ValueError):
     """An expression is nested beyond MAX_EXPRESSION_DEPTH."""
 
 
+class _Hashed:
+    """Pickles by its fields: Python salts the hash of a text, so a cached one is good in one process only."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = (item.name for item in fields(cast(Any, self)) if item.init)
+        return type(self), tuple(getattr(self, name) for name in names)
+
+
 @dataclass(frozen=True, slots=True)
 class Const:
     """A literal. Python `int` and `float` are weak: they take the dtype of what they meet."""
@@ -160,7 +171,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Access(_Hashed):
     """An element of a tensor. `subscripts` has one integer expression for each dimension."""
 
     tensor: str
@@ -176,7 +187,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(_Hashed):
     """An operator of `OPS` applied to its arguments."""
 
     op: str
@@ -196,7 +207,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(_Hashed):
     """A value converted to `dtype` (float to integer truncates)."""
 
     dtype: DType
@@ -246,7 +257,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Equation:
+class Equation(_Hashed):
     """`target assign value if guard`: the guard is a conjunction, and must hold for the equation to run."""
 
     target: Access
@@ -265,7 +276,7 @@ class Equation:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(_Hashed):
     """Statements in order, and the temporaries that live as long as one execution of them."""
 
     body: tuple[Statement, ...]
@@ -280,7 +291,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(_Hashed):
     """`index` runs from 0 to `extent - 1`."""
 
     kind: Kind

@@ -228,7 +228,7 @@ def _compare(old: tuple[Statement, ...], new: tuple[Statement, ...], outer: Exte
     place = {id(m.old): m for m in moved}
     reassociated: set[str] = set()
     for m in moved:
-        for name in m.old.private.keys() | m.new.private.keys():
+        for name in dict.fromkeys(r.access.tensor for r in dependence.references(m.old.equation)):
             was, now = _private(m.old, name), _private(m.new, name)
             if was != now:
                 return f"{name} is private to each ({_list(was)}) now, and would be to each ({_list(now)})"

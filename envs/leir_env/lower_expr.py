@@ -1,7 +1,7 @@
 """Expressions of LEIR as TIR expressions: one table entry for each operator.
 
-Weak subexpressions (literals and loop indices only) are evaluated as integers wide enough for their bounds, or
-in float64, and rounded once to the dtype of what they meet.
+Weak subexpressions (literals and loop indices only) are evaluated as integers wide enough for their bounds,
+or in float64, and rounded once to the dtype of what they meet.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tvm import tirx
 
@@ -17,7 +18,7 @@ from envs.leir_env.ir import Access, Call, Cast, Const, DType, Equation, Expr, I
 from envs.leir_env.ops import OPS
 from envs.leir_env.printer import show_expression
 
-Scalar = tirx.Expr
+Scalar: TypeAlias = tirx.Expr
 INT32_MAX = 2**31 - 1
 
 
@@ -97,7 +98,9 @@ def condition(expr: Expr, env: Environment) -> Scalar:
 def accumulated(equation: Equation, old: Scalar, term: Scalar, dtype: DType, target: str) -> Scalar:
     """`old` and one more term of the accumulation."""
     if dtype is DType.BOOL:
-        return {"add": tirx.Or, "max": tirx.Or, "mul": tirx.And, "min": tirx.And}[equation.assign.op](old, term)
+        return {"add": tirx.Or, "max": tirx.Or, "mul": tirx.And, "min": tirx.And}[equation.assign.op](
+            old, term
+        )
     return _apply(equation.assign.op, [old, term], dtype, target)
 
 
@@ -125,10 +128,11 @@ def dtype_of(expr: Expr, tensors: Mapping[str, Tensor]) -> DType | None:
             if OPS[op].typing in ("compare", "logic"):
                 return DType.BOOL
             operands = args[1:] if op == "select" else args
-            found = {dtype for arg in operands if (dtype := dtype_of(arg, tensors)) is not None}
+            found = {own for arg in operands if (own := dtype_of(arg, tensors)) is not None}
             if len(found) > 1:
                 raise BuildError(
-                    "mixed_dtypes", f"{show_expression(expr)} mixes {' and '.join(sorted(found))}; cast one of them"
+                    "mixed_dtypes",
+                    f"{show_expression(expr)} mixes {' and '.join(sorted(found))}; cast one of them",
                 )
             return next(iter(found), None)
     raise AssertionError(f"no such expression: {expr}")
@@ -169,7 +173,7 @@ def _quotient(left: Bounds, right: Bounds) -> Bounds | None:
 def _remainder(left: Bounds, right: Bounds) -> Bounds | None:
     if right[0] <= 0:
         return None
-    return left if 0 <= left[0] and left[1] < right[0] else (0, right[1] - 1)
+    return left if left[0] >= 0 and left[1] < right[0] else (0, right[1] - 1)
 
 
 def _magnitude(arg: Bounds) -> Bounds:
@@ -201,23 +205,29 @@ def _width(expr: Expr, env: Environment) -> str:
 
 
 def _is_integral(expr: Expr) -> bool:
-    return not any(
-        isinstance(node, Const) and isinstance(node.value, float)
-        or isinstance(node, Call) and OPS[node.op].typing == "float"
-        for node in subexpressions(expr)
-    )
+    for node in subexpressions(expr):
+        match node:
+            case Const(float()):
+                return False
+            case Call(op) if OPS[op].typing == "float":
+                return False
+    return True
 
 
 def _weak(expr: Expr, dtype: DType, env: Environment) -> Scalar:
     """Evaluate an expression of literals and indices apart, then round to `dtype`."""
     if isinstance(expr, Const):
         if not dtype.is_float and isinstance(expr.value, float):
-            raise BuildError("mixed_dtypes", f"the literal {expr.value} meets {dtype}; write an integer or a cast")
+            raise BuildError(
+                "mixed_dtypes", f"the literal {expr.value} meets {dtype}; write an integer or a cast"
+            )
         return literal(expr.value, dtype)
     if _is_integral(expr):
         return cast(_integer(expr, _width(expr, env), env), dtype)
     if not dtype.is_float:
-        raise BuildError("mixed_dtypes", f"{show_expression(expr)} is no integer but meets {dtype}; write a cast")
+        raise BuildError(
+            "mixed_dtypes", f"{show_expression(expr)} is no integer but meets {dtype}; write a cast"
+        )
     return cast(_double(expr, env), dtype)
 
 
@@ -247,10 +257,12 @@ def _double(expr: Expr, env: Environment) -> Scalar:
 
 
 def _joint(args: tuple[Expr, ...], env: Environment) -> DType:
-    """The dtype in which comparisons compare: of the strong side, or the narrowest that holds both weak ones."""
-    found = {dtype for arg in args if (dtype := dtype_of(arg, env.tensors)) is not None}
+    """The dtype in which two sides are compared: of the strong one, or wide enough for two weak ones."""
+    found = {own for arg in args if (own := dtype_of(arg, env.tensors)) is not None}
     if len(found) > 1:
-        raise BuildError("mixed_dtypes", f"a comparison mixes {' and '.join(sorted(found))}; cast one of them")
+        raise BuildError(
+            "mixed_dtypes", f"a comparison mixes {' and '.join(sorted(found))}; cast one of them"
+        )
     if found:
         return next(iter(found))
     if not all(map(_is_integral, args)):

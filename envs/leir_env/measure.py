@@ -6,13 +6,13 @@ answer is: outputs go back to the parent, which does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import time
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import tvm
@@ -22,6 +22,7 @@ from envs.leir_env.build import BuildError, Kernel, build
 from envs.leir_env.inputs import draw
 from envs.leir_env.interp import Array, numpy_dtype
 from envs.leir_env.ir import DType, Program, Tensor
+from envs.leir_env.jobs import CheckReport, Job, TimeReport
 from envs.leir_env.parser import parse
 
 GUARD_BYTES = 4096
@@ -32,43 +33,8 @@ ALIGNMENT = 64
 
 PATTERN = 0xA5
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a worker needs to know about a candidate; all of it may be known to everyone."""
-
-    program: Program
-    root: Program
-    """Says what inputs are drawn."""
-    baseline: Program
-    target: str
-    seed: int
-    sets: tuple[str, ...]
-    """Input sets to check, most telling first."""
-    hopeless: float
-    """Programs this many times slower than the baseline are checked on two sets only."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What came out of a candidate."""
-
-    outputs: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
-    """By input set, in header order."""
-    build_error: str = ""
-    damage: str = ""
-    """What the candidate did that no candidate may, in words: the worker is not to be trusted again."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeReport:
-    """Samples in seconds for one run, pair by pair, and what the timed runs computed."""
-
-    candidate: tuple[float, ...]
-    baseline: tuple[float, ...]
-    outputs: Mapping[str, tuple[Array, ...]]
-    damage: str = ""
+SLOW_SECONDS = 0.05
+"""Faster runs are never worth saving."""
 
 
 class Buffer:
@@ -113,7 +79,7 @@ class Bench:
         for buffer, values in zip(self.inputs, draw(root, name, seed).values(), strict=True):
             buffer.array[...] = values
         self.names = tuple(tensor.name for tensor in (*root.inputs, *root.outputs))
-        self.sums = tuple(zlib.crc32(buffer.bytes) for buffer in self.inputs)
+        self.sums = tuple(zlib.crc32(buffer.bytes.data) for buffer in self.inputs)
         self.arguments = tuple(buffer.tensor for buffer in (*self.inputs, *self.outputs))
 
     def run(self, kernel: Kernel, rng: np.random.Generator | None) -> float:
@@ -141,7 +107,7 @@ class Bench:
             if not buffer.intact():
                 return f"{name} was written out of bounds"
         for name, buffer, checksum in zip(self.names, self.inputs, self.sums, strict=False):
-            if zlib.crc32(buffer.bytes) != checksum:
+            if zlib.crc32(buffer.bytes.data) != checksum:
                 return f"input {name} was overwritten"
         return ""
 
@@ -182,7 +148,7 @@ def check(job: Job) -> CheckReport:
         damage = bench.damage()
         if damage:
             return CheckReport(damage=damage)
-        slow = slow or took > 0.05 and took > job.hopeless * _baseline_seconds(job)
+        slow = slow or (took > SLOW_SECONDS and took > job.hopeless * _baseline_seconds(job))
     if not slow:
         # Other inputs ran since: whatever the candidate left behind or did not write differs now.
         bench = _bench(job.root, job.sets[0], job.seed)
@@ -205,59 +171,94 @@ def _rough_seconds(program: Program, target: str, bench: Bench) -> float:
 
 
 def measure(job: Job, rules: timing.Rules) -> TimeReport:
-    """Time a candidate that passed, interleaved with the baseline, on the input sets in turn.
+    """Time a candidate that passed, interleaved with the baseline, on the input sets in random turns.
 
     After each block the outputs must be, bit for bit, those of the first run, which go back to be checked.
     """
     rng = np.random.default_rng()
     kernels = (_kernel(job.program, job.target), _kernel(job.baseline, job.target))
-    benches = [_bench(job.root, name, job.seed) for name in job.sets]
-    results: list[tuple[tuple[Array, ...], ...]] = []
-    first: list[list[float]] = [[], []]
-    for bench in benches:
-        found = []
-        for which, kernel in enumerate(kernels):
-            first[which].append(bench.run(kernel, rng))
-            found.append(bench.results())
-        results.append(tuple(found))
-    repeats = [timing.repetitions(min(seconds), rules) for seconds in first]
+    slots: list[_Slot] = []
+    for name in job.sets:
+        slots.append(_warm_up(_bench(job.root, name, job.seed), kernels, rng))
+        candidate, baseline = slots[0].seconds
+        if candidate > SLOW_SECONDS and candidate > rules.hopeless * baseline:
+            break
+    damage: list[str] = []
+
+    def block(which: int) -> Callable[[], float]:
+        repeats = timing.repetitions(min(slot.seconds[which] for slot in slots), rules)
+
+        def run() -> float:
+            slot = slots[rng.integers(len(slots))]
+            seconds = _block(kernels[which], slot.bench, repeats, rng)
+            if not slot.bench.holds(slot.results[which]):
+                damage.append(f"a timed run on the input set {slot.bench.name} differs from the first")
+            return seconds
+
+        return run
+
+    samples = interleave(block(0), block(1), rules, rng)
+    damage += filter(None, (slot.bench.damage() for slot in slots))
+    outputs = {slot.bench.name: slot.results[0] for slot in slots}
+    return TimeReport(*samples, outputs, damage[0] if damage else "")
+
+
+def interleave(
+    candidate: Callable[[], float],
+    baseline: Callable[[], float],
+    rules: timing.Rules,
+    rng: np.random.Generator,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Call both in turn, in random order within each pair, until the rules have enough; return their results.
+
+    Each call runs one block and returns its seconds for one run.
+    """
+    blocks = (candidate, baseline)
     samples: tuple[list[float], list[float]] = ([], [])
-    order = timing.order(rules.most, rng)
-    slots = rng.integers(0, len(benches), rules.most)
-    damage = ""
+    started = time.perf_counter()
+    with _no_collection():
+        for first in timing.order(rules.most, rng):
+            for which in (0, 1) if first else (1, 0):
+                samples[which].append(blocks[which]())
+            count, spent = len(samples[0]), time.perf_counter() - started
+            # An answer costs up to a millisecond: ask now and then.
+            if (count <= rules.glimpse or count % 10 == 0) and timing.enough(*samples, spent, rules):
+                break
+    return tuple(samples[0]), tuple(samples[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """An input set, and what candidate and baseline made of it in their first runs."""
+
+    bench: Bench
+    results: tuple[tuple[Array, ...], ...]
+    seconds: tuple[float, ...]
+
+
+def _warm_up(bench: Bench, kernels: tuple[Kernel, ...], rng: np.random.Generator) -> _Slot:
+    runs = [(bench.run(kernel, rng), bench.results()) for kernel in kernels]
+    return _Slot(bench, tuple(results for _, results in runs), tuple(seconds for seconds, _ in runs))
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's garbage collector out of measurements."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        started = time.perf_counter()
-        for pair in range(rules.most):
-            slot = int(slots[pair])
-            bench = benches[slot]
-            for which in (0, 1) if order[pair] else (1, 0):
-                samples[which].append(_block(kernels[which], bench, repeats[which], rng))
-                if not bench.holds(results[slot][which]):
-                    damage = damage or f"a timed run on the input set {bench.name} differs from the first"
-            if _stop(samples, time.perf_counter() - started, rules):
-                break
+        yield
     finally:
         if collecting:
             gc.enable()
-    damage = damage or next((found for bench in benches if (found := bench.damage())), "")
-    outputs = {bench.name: found[0] for bench, found in zip(benches, results, strict=True)}
-    return TimeReport(tuple(samples[0]), tuple(samples[1]), outputs, damage)
 
 
 def _block(kernel: Kernel, bench: Bench, repeats: int, rng: np.random.Generator) -> float:
     """Poison the outputs, run `repeats` times, return the mean seconds."""
     for buffer in bench.outputs:
         buffer.poison(rng)
-    function: Any = kernel.function
-    arguments = bench.arguments
+    function, arguments = kernel.function, bench.arguments
     started = time.perf_counter()
     for _ in range(repeats):
         function(*arguments)
     return (time.perf_counter() - started) / repeats
-
-
-def _stop(samples: tuple[list[float], list[float]], spent: float, rules: timing.Rules) -> bool:
-    count = len(samples[0])
-    return (count == rules.glimpse or count % 10 == 0) and timing.enough(*samples, spent, rules)

@@ -14,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from envs.leir_env.affine import strides
-from envs.leir_env.ir import Access, Assign, Call, Equation, Kind, Loop, Program, Role, Scope, Tensor, subexpressions
+from envs.leir_env.ir import (
+    Access,
+    Assign,
+    Call,
+    Equation,
+    Kind,
+    Loop,
+    Program,
+    Role,
+    Scope,
+    Tensor,
+    subexpressions,
+)
 from envs.leir_env.ops import OPS
 from envs.leir_env.tree import Node, declarations, expressions, walk
 

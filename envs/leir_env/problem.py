@@ -22,7 +22,9 @@ from envs.leir_env.oracle import Oracle, interface_problem, iterations
 from envs.leir_env.parser import ParseError
 from envs.leir_env.schedule import default_schedule
 from envs.leir_env.strategies import Exactness
+from envs.leir_env.verify import check as verified
 from envs.leir_env.verify import load, verify
+from envs.leir_env.workloads import Workload
 from envs.leir_env.workloads import load as load_workload
 
 if TYPE_CHECKING:
@@ -54,12 +56,13 @@ class LeirProblem:
     """A workload to make faster.
 
     `workload` is a shipped name, `leir://suite/name?n=1024`, LEIR text, a `.leir` file or a Program. With
-    `check`, every program that a strategy makes is verified (AssertionError names what is wrong).
+    `check`, every program that a strategy makes is verified (AssertionError names what is wrong). Raises
+    `WorkloadError`, `ParseError` or `VerifyError` for what is no workload.
     """
 
     def __init__(
         self,
-        workload: str | Path | Program,
+        workload: str | Path | Program | Workload,
         target: str = "llvm",
         store: Store | None = None,
         threads: int = 1,
@@ -69,10 +72,10 @@ class LeirProblem:
         self.workload = load_workload(workload)
         self.task = self.workload.uri
         self.target = target
-        self.root = LeirState(self.workload.program)
+        self.root = LeirState(verified(self.workload.program, target))
         self._store, self._threads, self._pool, self._check = store, threads, pool, check
         self._evaluator: Evaluator | None = None
-        self._evaluations: dict[tuple[str, Exactness], Evaluation] = {}
+        self._evaluations: dict[str, Evaluation] = {}
 
     @functools.cached_property
     def baseline(self) -> Program:
@@ -98,25 +101,24 @@ class LeirProblem:
         outcome = strategies.apply(state.program, action)
         if self._check:
             problems = verify(outcome.program, self.target)
-            assert not problems, f"{action} on\n{self.show(state)}made\n{printer.show(outcome.program)}{problems[0]}"
+            assert not problems, (
+                f"{action} on\n{self.show(state)}made\n{printer.show(outcome.program)}{problems[0]}"
+            )
         exactness = max(state.exactness, outcome.exactness)
         return LeirState(outcome.program, exactness, state.depth + 1, state.rewritten)
 
     def read(self, text: str) -> LeirState | str:
         """The state of a program that an agent wrote, or the sentence that says why it is none."""
         try:
-            program = load(text)
+            program = load(text, self.target)
         except ParseError as error:
             return f"malformed: {error}"
         difference = interface_problem(program, self.root.program)
         if difference:
             return f"interface: {difference}"
-        limit = MAX_RECOMPUTATION * iterations(self.root.program)
-        if iterations(program) > limit:
-            return (
-                f"size: the program runs {iterations(program):,} iterations; {MAX_RECOMPUTATION} times the root's,"
-                f" {limit:,}, is the limit"
-            )
+        count, limit = iterations(program), MAX_RECOMPUTATION * iterations(self.root.program)
+        if count > limit:
+            return f"size: {count:,} iterations; the limit is {MAX_RECOMPUTATION} times the root's, {limit:,}"
         return LeirState(program, Exactness.REASSOCIATES, rewritten=True)
 
     def key(self, state: LeirState) -> str:
@@ -126,18 +128,18 @@ class LeirProblem:
         return _show(state.program)
 
     def evaluate(self, states: Sequence[LeirState]) -> list[Evaluation]:
-        """Build, verify and time; one record for each state. A program is evaluated once, whoever asks."""
-        wanted = {(self.key(state), state.exactness): state for state in states}
+        """Build, verify and time; one record for each state.
+
+        A program is evaluated once, however it is reached, so that its reward is always the same.
+        """
+        keys = [self.key(state) for state in states]
+        new = {key: state for key, state in zip(keys, states, strict=True) if key not in self._evaluations}
         for exactness in Exactness:
-            new = {
-                identity: state.program
-                for identity, state in wanted.items()
-                if identity not in self._evaluations and identity[1] is exactness
-            }
-            if new:
-                records = self.evaluator.evaluate(tuple(new.values()), exactness=exactness)
-                self._evaluations.update(zip(new, records, strict=True))
-        return [self._evaluations[self.key(state), state.exactness] for state in states]
+            batch = {key: state.program for key, state in new.items() if state.exactness is exactness}
+            if batch:
+                records = self.evaluator.evaluate(tuple(batch.values()), exactness)
+                self._evaluations.update(zip(batch, records, strict=True))
+        return [self._evaluations[key] for key in keys]
 
     @property
     def evaluator(self) -> Evaluator:

@@ -20,7 +20,7 @@ def floor_seconds(root: Program, threads: int) -> float:
 
 
 def roofline_seconds(root: Program, threads: int) -> float:
-    """Return the time of the root's arithmetic at peak. Algebra may beat it, which is rare enough to look at."""
+    """Return the time of the root's arithmetic at peak. Algebra may beat it: rarely, so look twice."""
     return max(flops(root) / (PEAK_FLOPS * threads), floor_seconds(root, threads))
 
 

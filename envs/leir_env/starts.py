@@ -1,8 +1,9 @@
 """Where a reduction that starts implicitly is given its initial value.
 
-The meaning of LEIR writes it when the block that declares the tensor is entered. That costs a pass over the
-whole tensor, so the write sinks into the loops around the first use, as long as each iteration of such a loop
-touches its own slice of the tensor and nothing else does: in `L_i L_j L_k C_{i,j} += ...` to just before `L_k`.
+The meaning of LEIR writes it when the block that declares the tensor is entered. That costs a pass over
+the whole tensor, so the write sinks into the loops around the first use, as long as each iteration of such a
+loop touches its own slice of the tensor and nothing else does: in `L_i L_j L_k C_{i,j} += ...` to just
+before `L_k`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def linear(expr: Expr) -> tuple[Mapping[str, int], int] | None:
                 if first[0] and second[0]:
                     return None
                 (weights, constant), factor = (first, second[1]) if first[0] else (second, first[1])
-                return {name: weight * factor for name, weight in weights.items() if factor}, constant * factor
+                return {
+                    name: weight * factor for name, weight in weights.items() if factor
+                }, constant * factor
             sign = 1 if op == "add" else -1
             total = dict(first[0])
             for name, weight in second[0].items():
@@ -125,14 +128,15 @@ def _sink(
         if (
             len(users) > 1
             or not isinstance(statement, Loop)
-            or statement.extent > 1
-            and not _private(statement, tensor.name, digits.get(statement.index))
+            or (statement.extent > 1 and not _private(statement, tensor.name, digits.get(statement.index)))
         ):
             break
         fixed.add(statement.index)
         block = statement.block
     free = tuple(loop for loop in loops if loop.index in digits and loop.index not in fixed)
-    return path, Start(tensor, equation.assign, free, equation.target.subscripts, _ragged(equation.target, tensor, digits))
+    return path, Start(
+        tensor, equation.assign, free, equation.target.subscripts, _ragged(equation.target, tensor, digits)
+    )
 
 
 def _users(block: Block, name: str) -> list[int]:
@@ -153,7 +157,7 @@ def _accesses(statement: Statement, name: str) -> Iterator[Access]:
 
 
 def _digits(target: Access, tensor: Tensor, extents: Mapping[str, int]) -> dict[str, _Digit] | None:
-    """Read the subscripts as numbers in mixed radix whose digits are loop indices and which cover the shape."""
+    """Read the subscripts as numbers in mixed radix, the digits loop indices, which cover the shape."""
     digits: dict[str, _Digit] = {}
     for dimension, (subscript, size) in enumerate(zip(target.subscripts, tensor.shape, strict=True)):
         form = linear(subscript)
@@ -185,7 +189,9 @@ def _ragged(target: Access, tensor: Tensor, digits: Mapping[str, _Digit]) -> tup
 def _private(loop: Loop, name: str, digit: _Digit | None) -> bool:
     """Does each iteration of the loop touch only the elements whose digit is its own index?"""
     extents = {inner.index: inner.extent for inner in loops_below(loop)}
-    return digit is not None and all(_digit_is(access, loop.index, digit, extents) for access in _accesses(loop, name))
+    return digit is not None and all(
+        _digit_is(access, loop.index, digit, extents) for access in _accesses(loop, name)
+    )
 
 
 def _digit_is(access: Access, index: str, digit: _Digit, extents: Mapping[str, int]) -> bool:

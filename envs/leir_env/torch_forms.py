@@ -15,14 +15,8 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-KEPT = (
-    aten.matmul.default,
-    aten.einsum.default,
-    aten.conv1d.default,
-    aten.conv2d.default,
-    aten.conv3d.default,
-)
-"""Composite operators that TVM imports well and PyTorch would flatten to `bmm` or `convolution`."""
+KEPT = (aten.matmul.default, aten.einsum.default)
+"""Composite operators that TVM imports well and PyTorch would flatten to `bmm`."""
 
 
 def decompositions() -> Any:
@@ -61,6 +55,10 @@ def _attention(
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _affine(torch.matmul(x, weight.t()), None, bias)
+
+
+def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return beta * c + alpha * torch.matmul(a, b)
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -151,6 +149,8 @@ def _min(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
 _TABLE: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten.linear.default: _linear,
+    aten.addmm.default: _addmm,
+    aten.baddbmm.default: _addmm,
     aten.gelu.default: _gelu,
     aten.silu.default: _silu,
     aten.softplus.default: _softplus,

@@ -228,7 +228,7 @@ def fresh_index(program: Program, base: str, extent: int, around: Node) -> str:
     near = {loop.index for loop in (*around.loops, *loops_below(around.statement))}
     for number in range(1, 10**6):
         name = base if number == 1 else f"{base}{number}"
-        free = name not in extents or (extents[name] == extent and name not in near)
+        free = name not in near and extents.get(name, extent) == extent
         if free and name not in tensors and name not in RESERVED and not re.fullmatch(r"e[0-9]+", name):
             return name
     raise AssertionError("names are exhausted")

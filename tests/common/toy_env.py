@@ -25,7 +25,7 @@ class ToyEnv(OptimizationEnv[Dials]):
     ) -> None:
         reader = MenuReader(MENU) if actions == "menu" else TextReader()
         self.problem = problem or ToyProblem()
-        super().__init__(self.problem.task, MENU, reader, reward, max_steps, render_mode)
+        super().__init__(self.problem.task, "toy", MENU, reader, reward, max_steps, render_mode)
 
     def _open(self, task: Hashable) -> ToyProblem:
         return self.problem

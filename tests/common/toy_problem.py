@@ -32,7 +32,7 @@ def valley(state: Dials) -> float:
 
 @dataclass(eq=False)
 class ToyProblem:
-    """The dials as a `Problem`; counts evaluations, and fails where `failures` says so (keys: sorted dials)."""
+    """The dials as a `Problem`; counts evaluations, and fails where `failures` (by sorted dials) says so."""
 
     task: str = "dials"
     root: Dials = (0, 0, 0)

@@ -299,6 +299,10 @@ class ComputeInline(Strategy):
         if not readers:
             return Refusal("no_effect", f"inline {name}: nothing reads it")
         last = max(reader.path for reader in readers)
+        for hidden in needed:
+            home = declarations(program)[hidden][1]
+            if any(reader.path[: len(home)] != home for reader in readers):
+                return Refusal("scope", f"inline {name}: {hidden}, which it reads, is not visible where {name} is read")
         for other in walk(program):
             if not isinstance(other.statement, Equation) or other.statement.target.tensor not in needed:
                 continue

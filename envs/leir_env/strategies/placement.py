@@ -167,7 +167,7 @@ class ComputeAt(Strategy):
         producer = self._producer(program, node, loops, equation, box, name)
         private = Tensor(name, box.tensor.dtype, tuple(box.extents[d] for d in box.kept), Scope.LOCAL)
         inside = replace(loop, block=Block((producer, *body), (*loop.block.tensors, private)))
-        moved = drop_tensor(splice(program, node.path, (inside,)), name)
+        moved = splice(drop_tensor(program, name), node.path, (inside,))
         return Outcome(splice(moved, start, ()))
 
     def _producer(

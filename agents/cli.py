@@ -1,0 +1,205 @@
+"""`leirgym optimize`: search for a faster program."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from agents import torch_modules
+from agents.base import AGENTS, Budget, Ended, Evaluated, Event, Improved, SearchResult, make_agent
+from agents.report import Report
+from envs.common import trace as traces
+from envs.common.console import Answer, BadInput, Exit, Missing, verb
+from envs.common.doctor import versions
+from envs.common.evaluation import Evaluation, Timing
+from envs.common.progress import Report as Show
+from envs.common.progress import progress
+from envs.common.store import Key, Store
+from envs.leir_env import workloads
+from envs.leir_env.cli import (
+    inputs_option,
+    open_store,
+    read_workload,
+    reading,
+    store_option,
+    target_option,
+    thread_count,
+    threads_option,
+)
+from envs.leir_env.evaluate import EvaluatorError
+from envs.leir_env.ir import Program
+from envs.leir_env.oracle import OracleError
+from envs.leir_env.problem import LeirProblem
+from envs.leir_env.workloads import Reference, Workload
+
+RECORDED = ("python", "leirgym", "apache-tvm", "numpy")
+"""Versions that a trace file names."""
+
+
+class CountingStore(Store):
+    """A store that counts the evaluations it had."""
+
+    hits = 0
+
+    def get(self, key: Key) -> Evaluation | None:
+        found = super().get(key)
+        self.hits += found is not None
+        return found
+
+
+@verb("optimize")
+@click.argument("workload")
+@inputs_option
+@click.option(
+    "--agent", type=click.Choice(tuple(AGENTS)), default="beam", show_default=True, help="The search."
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Evaluations, the first for WORKLOAD itself.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0), help="Wall time after which no evaluation begins.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the search.")
+@target_option
+@threads_option
+@store_option
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace to this file (JSON)."
+)
+def optimize(
+    workload: str,
+    inputs: str | None,
+    agent: str,
+    budget: int,
+    seconds: float | None,
+    seed: int,
+    target: str,
+    threads: int | None,
+    store: Path | None,
+    out: Path | None,
+) -> Answer:
+    """Search for a faster program than WORKLOAD, every candidate built, verified and timed.
+
+    WORKLOAD is a shipped name, leir://suite/name?n=64, a .leir file, LEIR text, - for LEIR text on standard
+    input, or file.py:Class for a PyTorch module. Ctrl-C prints the best so far; a run that was killed resumes
+    from the measurements in its store.
+    """
+    if target != "llvm":
+        raise Missing(f"{target} candidates can't be run; leirgym show --cuda prints the generated source")
+    if out is not None and not out.parent.is_dir():
+        raise BadInput(f"--out {out}: there is no folder {out.parent}")
+    kept, count = open_store(store, CountingStore), thread_count(threads)
+    given = _workload(workload, inputs or "")
+    with contextlib.closing(LeirProblem(given, target, kept, count)) as problem, _judging():
+        with progress(agent, budget) as show:
+            watch = Watch(show)
+            result = make_agent(agent).solve(
+                problem, Budget(budget, seconds=seconds), np.random.default_rng(seed), watch
+            )
+        stored = kept.hits
+        trace = _trace(problem, result, target, watch.evaluations)
+        final = traces.replay(trace, problem)[-1]
+        report = Report(
+            result,
+            trace,
+            agent,
+            seed,
+            problem.show(problem.root),
+            problem.show(final),
+            stored,
+            _race(result, final.program, given.reference, count),
+        )
+    if out is not None:
+        with reading(str(out)):
+            out.write_text(traces.show(trace))
+    notes = ["interrupted: this is the best so far"] if result.ended is Ended.INTERRUPTED else []
+    return Answer(report.text(), report.to_json(), _code(result), notes)
+
+
+class Watch:
+    """Shows a search's progress, and keeps its evaluations."""
+
+    def __init__(self, show: Show) -> None:
+        self.evaluations: list[Evaluation] = []
+        self._show = show
+        self._best = "nothing verified yet"
+
+    def __call__(self, event: Event) -> None:
+        """Listen to an event."""
+        match event:
+            case Improved(evaluation=evaluation):
+                self._best = f"best {evaluation.speedup:.3g}x"
+            case Evaluated(trace, evaluation, count):
+                self.evaluations.append(evaluation)
+                last = f"{evaluation.speedup:.3g}x" if evaluation.speedup else str(evaluation.status)
+                self._show(count, f"{self._best}; {last} after {trace[-1] if trace else 'nothing'}")
+
+
+def _workload(what: str, inputs: str) -> Workload:
+    """What is to be optimised; a PyTorch module is imported."""
+    if not torch_modules.is_file(what):
+        if inputs:
+            raise BadInput("--inputs goes with file.py:Class")
+        return read_workload(what)
+    if importlib.util.find_spec("torch") is None:
+        raise Missing("PyTorch is not installed: pip install 'leirgym[torch]'")
+    from envs.leir_env.from_torch import ImportProblem, from_torch
+
+    reference = Reference(what, (), inputs)
+    try:
+        program = from_torch(*torch_modules.load(reference)).program
+    except (ImportProblem, torch_modules.ModuleError) as error:
+        raise BadInput(f"{what}: {error}") from error
+    return replace(workloads.load(program), name=what.rpartition(":")[2], reference=reference)
+
+
+@contextlib.contextmanager
+def _judging() -> Iterator[None]:
+    """A root that can't be checked or timed is the user's to know."""
+    try:
+        yield
+    except (OracleError, EvaluatorError) as error:
+        raise BadInput(str(error)) from error
+
+
+def _trace(
+    problem: LeirProblem, result: SearchResult, target: str, known: Sequence[Evaluation]
+) -> traces.Trace:
+    """The best trace without idle actions; its steps are measured too, unless the user is in a hurry."""
+    installed = versions()
+    environment = {name: installed[name] for name in RECORDED}
+    trace = traces.minimise(traces.record(problem, result.actions, known, target, environment), problem)
+    if result.ended is not Ended.INTERRUPTED:
+        with contextlib.suppress(KeyboardInterrupt):
+            measured = problem.evaluate(traces.replay(trace, problem))
+            trace = traces.record(problem, trace.actions, measured, target, environment)
+    # A program of the user's own has no name that anyone could load; its text says it all.
+    shipped = problem.task.startswith(f"{workloads.SCHEME}://")
+    return trace if shipped else replace(trace, task=problem.show(problem.root))
+
+
+def _race(result: SearchResult, program: Program, reference: Reference | None, threads: int) -> Timing | str:
+    """The result against PyTorch, or why there is no such figure."""
+    if reference is None:
+        return "no PyTorch definition is known"
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    if result.evaluation is None or result.ended is Ended.INTERRUPTED:
+        return "not measured"
+    with contextlib.suppress(KeyboardInterrupt):
+        return torch_modules.race(program, reference, threads)
+    return "interrupted"
+
+
+def _code(result: SearchResult) -> Exit:
+    if result.evaluation is not None:
+        return Exit.OK
+    return Exit.INTERRUPTED if result.ended is Ended.INTERRUPTED else Exit.NEGATIVE

@@ -1,0 +1,165 @@
+"""PyTorch as a baseline: a program and the module it came from, timed in turn in one process.
+
+Worker side, in a pool that allows torch; `against_torch` is the call for the parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.common import timing
+from envs.common.evaluation import Timing
+from envs.common.workers import Pool, Returned
+from envs.leir_env.interp import Array
+from envs.leir_env.ir import Program, Role
+
+SECONDS = 300.0
+"""For loading, compiling and timing."""
+
+MEMORY = 16 * 2**30
+"""Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """How a worker gets a PyTorch module."""
+
+    loader: str
+    """`package.module:function`; returns the module and a tuple of example inputs."""
+    arguments: tuple[Any, ...] = ()
+    """Of the loader."""
+
+
+class TorchBaselineError(RuntimeError):
+    """The module can't be timed beside the program, or computes something else."""
+
+
+def against_torch(
+    program: Program,
+    module: Module,
+    *,
+    threads: int = 1,
+    compiled: bool = False,
+    rules: timing.Rules | None = None,
+) -> Timing:
+    """Time a verified program against the module it was imported from, on the same inputs and parameters.
+
+    With `compiled`, against `torch.compile` of it. Raises `TorchBaselineError`, also where their outputs differ.
+    """
+    environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    with Pool(prepare="envs.leir_env.torch_baseline:prepare", environment=environment) as pool:
+        outcome = pool.call(
+            "envs.leir_env.torch_baseline:race",
+            program,
+            module,
+            threads,
+            compiled,
+            rules or timing.Rules(),
+            timeout=SECONDS,
+            memory=MEMORY,
+        )
+    if not isinstance(outcome, Returned):
+        raise TorchBaselineError(f"no figure for torch: {outcome}")
+    candidate, baseline = outcome.value
+    return timing.summarise(candidate, baseline, "torch.compile" if compiled else "torch")
+
+
+def prepare() -> None:
+    """Import what a race needs, in the server that workers are forked from."""
+    import torch  # noqa: F401
+
+    from envs.leir_env import from_torch, measure  # noqa: F401
+
+
+def race(
+    program: Program, module: Module, threads: int, compiled: bool, rules: timing.Rules
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the samples of the program and of the module, pair by pair. Worker side."""
+    import torch
+
+    from envs.leir_env.build import build
+    from envs.leir_env.measure import Buffer, interleave
+
+    torch.set_num_threads(threads)
+    place, _, name = module.loader.partition(":")
+    network, examples = getattr(importlib.import_module(place), name)(*module.arguments)
+    network = network.eval()
+    values = arguments_of(program, network, examples)
+    inputs = [Buffer(tensor) for tensor in program.inputs]
+    outputs = [Buffer(tensor) for tensor in program.outputs]
+    for buffer, value in zip(inputs, values.values(), strict=True):
+        buffer.array[...] = value
+    kernel = build(program)
+    handed = tuple(buffer.tensor for buffer in (*inputs, *outputs))
+    given = tuple(
+        _to_torch(values[tensor.name], example)
+        for tensor, example in zip(program.with_role(Role.INPUT), examples, strict=True)
+    )
+    runner = torch.compile(network) if compiled else network
+    with torch.inference_mode():
+        kernel(*handed)
+        theirs = runner(*given)
+        theirs = theirs if isinstance(theirs, tuple | list) else (theirs,)
+        _compare(program, [buffer.array for buffer in outputs], [t.double().numpy() for t in theirs])
+        return interleave(
+            _block(lambda: kernel(*handed), rules),
+            _block(lambda: runner(*given), rules),
+            rules,
+            np.random.default_rng(),
+        )
+
+
+def arguments_of(program: Program, network: Any, examples: tuple[Any, ...]) -> Mapping[str, Array]:
+    """Return a value for each input and parameter of the program: drawn ones, and the module's own."""
+    from envs.leir_env.from_torch import from_torch
+    from envs.leir_env.inputs import draw
+
+    imported = from_torch(network, examples)
+    own = program.with_role(Role.PARAMETER)
+    theirs = imported.program.with_role(Role.PARAMETER)
+    if [tensor.shape for tensor in own] != [tensor.shape for tensor in theirs]:
+        raise TorchBaselineError(
+            f"the module has {len(theirs)} parameters, the program {len(own)} of other shapes"
+        )
+    values = draw(program, "normal", 0)
+    values |= {a.name: imported.parameters[b.name] for a, b in zip(own, theirs, strict=True)}
+    return values
+
+
+def _to_torch(value: Array, example: Any) -> Any:
+    import torch
+
+    plain = value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+    return torch.from_numpy(np.ascontiguousarray(plain)).reshape(example.shape).to(example.dtype)
+
+
+def _compare(program: Program, ours: list[Array], theirs: list[Array]) -> None:
+    """Refuse to race programs that disagree by more than two orders of summation can."""
+    from envs.leir_env.oracle import tolerance
+
+    for tensor, mine, other in zip(program.outputs, ours, theirs, strict=True):
+        other = other.reshape(tensor.shape)
+        mine = mine.astype(np.float64)
+        difference = float(np.max(np.abs(mine - other), initial=0.0))
+        scale = float(np.max(np.abs(other), initial=0.0))
+        if not difference <= tolerance(program, tensor.dtype) * scale:
+            raise TorchBaselineError(
+                f"output {tensor.name}: the module's differs by {difference:.3g}, at a scale of {scale:.3g}"
+            )
+
+
+def _block(run: Callable[[], Any], rules: timing.Rules) -> Callable[[], float]:
+    def block(repeats: int) -> float:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        return (time.perf_counter() - started) / repeats
+
+    repeats = timing.repetitions(min(block(1) for _ in range(3)), rules)
+    return lambda: block(repeats)

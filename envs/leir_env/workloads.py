@@ -1,0 +1,175 @@
+"""Workloads: shipped programs by name or URI, and anyone's LEIR text, file or program.
+
+A suite is a folder of `.leir` files beside a table `suites/<suite>.toml`: for each program its family,
+size, and the PyTorch module that it was imported from. Needs neither torch nor TVM.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from envs.leir_env.ir import Program
+from envs.leir_env.parser import MAX_CHARACTERS, parse
+from envs.leir_env.printer import key
+
+SUITES = Path(__file__).with_name("suites")
+SCHEME = "leir"
+
+
+class WorkloadError(ValueError):
+    """What was asked for is no workload; the message says what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A PyTorch module as the source of a workload; nothing is imported before it is asked for."""
+
+    target: str
+    """`package.module:Class`."""
+    arguments: tuple[tuple[str, Any], ...]
+    """Keyword arguments of the constructor, by name."""
+    inputs: str
+    """Dtypes and shapes of the example inputs: `f32[16,64] i64[16]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A program to optimise, and where it comes from."""
+
+    name: str
+    uri: str
+    """Names a shipped program (`leir://basic/matmul?n=512`) or the key of any other."""
+    program: Program
+    family: str = ""
+    reference: Reference | None = None
+
+
+def load(what: str | Path | Program | Workload) -> Workload:
+    """Return the workload that a name, URI, LEIR text, `.leir` file, program or workload stands for.
+
+    Raises `WorkloadError` for an unknown name, `ParseError` for malformed text.
+    """
+    match what:
+        case Workload():
+            return what
+        case Program():
+            return _own("program", what)
+        case Path():
+            return _file(what)
+        case str() if "->" in what:
+            return _own("program", parse(what))
+        case str() if "://" in what:
+            return _from_uri(what)
+        case str() if what in _table():
+            return _shipped(what)
+        case str() if what.endswith(".leir"):
+            return _file(Path(what))
+        case str():
+            return _shipped(_of_family(what, {}))
+    raise WorkloadError(
+        f"a workload is a name, a URI, LEIR text, a path or a program, not a {type(what).__name__}"
+    )
+
+
+def suites() -> tuple[str, ...]:
+    """Return the names of the shipped suites."""
+    return tuple(sorted(table.stem for table in SUITES.glob("*.toml")))
+
+
+def names(suite: str | None = None) -> tuple[str, ...]:
+    """Return the names of the shipped workloads, of one suite or of all, in the order of the tables."""
+    if suite is not None and suite not in suites():
+        raise WorkloadError(f"no suite {suite}{_similar(suite, suites())}")
+    return tuple(name for name, entry in _table().items() if suite in (None, entry.suite))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    suite: str
+    family: str
+    size: Mapping[str, int]
+    reference: Reference | None
+
+
+@functools.cache
+def _table() -> Mapping[str, _Entry]:
+    table: dict[str, _Entry] = {}
+    for suite in suites():
+        with (SUITES / f"{suite}.toml").open("rb") as file:
+            entries = tomllib.load(file)
+        for name, entry in entries.items():
+            if name in table:
+                raise WorkloadError(f"workload {name} stands in the suites {table[name].suite} and {suite}")
+            reference = Reference(entry["torch"], tuple(entry.get("arguments", {}).items()), entry["inputs"])
+            table[name] = _Entry(suite, entry["family"], MappingProxyType(entry["size"]), reference)
+    return MappingProxyType(table)
+
+
+@functools.cache
+def _shipped(name: str) -> Workload:
+    entry = _table()[name]
+    program = parse((SUITES / entry.suite / f"{name}.leir").read_text(encoding="utf-8"))
+    size = "&".join(f"{parameter}={value}" for parameter, value in entry.size.items())
+    uri = f"{SCHEME}://{entry.suite}/{entry.family}?{size}"
+    return Workload(name, uri, program, entry.family, entry.reference)
+
+
+def _of_family(family: str, size: Mapping[str, str], suite: str | None = None) -> str:
+    """The first workload of the family, in the order of the table, that has these sizes."""
+    members = {
+        name: entry
+        for name, entry in _table().items()
+        if family in (entry.family, name) and suite in (None, entry.suite)
+    }
+    if not members:
+        known = [*names(suite), *(entry.family for entry in _table().values())]
+        hint = _similar(family, known) or f"; `leirgym list` shows all {len(names(suite))}"
+        raise WorkloadError(f"no workload {family[:80]!r}{f' in suite {suite}' if suite else ''}{hint}")
+    for name, entry in members.items():
+        if size.items() <= {parameter: str(value) for parameter, value in entry.size.items()}.items():
+            return name
+    shipped = " ".join(
+        "?" + "&".join(f"{parameter}={value}" for parameter, value in entry.size.items())
+        for entry in members.values()
+    )
+    asked = "&".join(f"{parameter}={value}" for parameter, value in size.items())
+    raise WorkloadError(f"{family} is not shipped with ?{asked}; it is with {shipped}")
+
+
+def _from_uri(uri: str) -> Workload:
+    parts = urlsplit(uri)
+    family = parts.path.strip("/")
+    if parts.scheme != SCHEME or not parts.netloc or not family:
+        raise WorkloadError(f"expected {SCHEME}://suite/name?size=..., got {uri[:80]!r}")
+    if parts.netloc not in suites():
+        raise WorkloadError(f"no suite {parts.netloc[:80]}{_similar(parts.netloc, suites())}; got {uri[:80]!r}")
+    return _shipped(_of_family(family, dict(parse_qsl(parts.query, keep_blank_values=True)), parts.netloc))
+
+
+def _file(path: Path) -> Workload:
+    if not path.is_file():
+        raise WorkloadError(f"no file {path}")
+    if path.stat().st_size > 4 * MAX_CHARACTERS:
+        raise WorkloadError(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {4 * MAX_CHARACTERS:,}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{path.name} is not UTF-8 text: byte {error.start}") from None
+    return _own(path.stem, parse(text))
+
+
+def _own(name: str, program: Program) -> Workload:
+    return Workload(name, f"{SCHEME}:{key(program)}", program)
+
+
+def _similar(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,342 @@
+"""Compiled programs mean what the interpreter says they mean."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from envs.leir_env.build import BuildError, build
+from envs.leir_env.generate import random_inputs, random_program
+from envs.leir_env.interp import numpy_dtype, run
+from envs.leir_env.ir import DType, Program
+from envs.leir_env.lower import lower
+from envs.leir_env.ops import OPS
+from envs.leir_env.parser import parse
+from envs.leir_env.printer import show
+from envs.leir_env.starts import starts
+
+TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-12}
+
+
+def agree(program: Program | str, inputs: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    """Build, run, compare every output with the interpreter; return what the kernel computed."""
+    program = parse(program) if isinstance(program, str) else program
+    inputs = inputs or random_inputs(program, np.random.default_rng(0))
+    expected = run(program, inputs)
+    got = build(program).run(inputs)
+    for tensor in program.outputs:
+        actual, wanted = got[tensor.name], expected[tensor.name]
+        assert actual.shape == tensor.shape and actual.dtype == numpy_dtype(tensor.dtype)
+        if tensor.dtype.is_float:
+            actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
+            scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
+            tolerance = TOLERANCE[tensor.dtype]
+            np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance * scale, err_msg=show(program))
+        else:
+            np.testing.assert_array_equal(actual, wanted, err_msg=show(program))
+    return got
+
+
+def call(op: str, *args: str) -> str:
+    symbol = OPS[op].symbol
+    if not symbol:
+        return f"{op}({','.join(args)})"
+    return f"({args[0]} {symbol} {args[1]})" if len(args) == 2 else f"({symbol} {args[0]})"
+
+
+def of_every_operator(dtype: str, typings: tuple[str, ...], kind: str) -> Program:
+    """One output for each operator of these typings, over positive A and any B."""
+    lines, outputs = [], []
+    for op in OPS.values():
+        if op.typing in typings and op.name != "select":
+            name = op.name.capitalize()
+            first = "abs(A_i)" if op.name in ("log", "sqrt", "rsqrt", "pow") else "A_i"
+            value = call(op.name, *(first, "B_i")[: op.arity])
+            outputs.append((name, "bool" if op.typing in ("compare", "logic") else dtype))
+            lines.append(f"{kind}_i {name}_i = {value}")
+    header = " ".join(f"{name}:{kind}[i]" for name, kind in outputs)
+    return parse(f"i:16\nA,B:{dtype}[i] -> {header}\n" + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("kind", ["L", "V"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_every_float_operator_agrees(dtype: str, kind: str) -> None:
+    agree(of_every_operator(dtype, ("arith", "float", "compare"), kind))
+
+
+@pytest.mark.parametrize("kind", ["L", "V"])
+@pytest.mark.parametrize("dtype", ["i8", "i32", "i64"])
+def test_every_integer_operator_agrees_also_for_a_zero_divisor(dtype: str, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    inputs = {name: rng.integers(-9, 9, 16).astype(numpy_dtype(DType(dtype))) for name in "AB"}
+    inputs["B"][:2] = 0
+    agree(of_every_operator(dtype, ("arith", "integer", "compare"), kind), inputs)
+
+
+@pytest.mark.parametrize("kind", ["L", "V"])
+def test_every_logical_operator_agrees(kind: str) -> None:
+    agree(of_every_operator("bool", ("logic",), kind))
+
+
+REFERENCE = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "erf": np.vectorize(math.erf),
+}
+SPECIAL = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-40, -1e-40, 88.7, 89.0, -87.5, -103.5, 1e30, -1e30, 1.0]
+
+
+def test_elementary_functions_are_accurate_to_a_few_ulp_everywhere() -> None:
+    sweep = np.concatenate([np.linspace(-110, 110, 4000), np.linspace(-3, 3, 4000), np.logspace(-38, 38, 4000)])
+    x = np.concatenate([SPECIAL, sweep])
+    x = np.resize(x, (-(-x.size // 16), 16)).astype(np.float32)
+    outputs = " ".join(f"{name.capitalize()}:f32[{x.shape[0]},v]" for name in REFERENCE)
+    lines = "".join(f"L_i V_v {name.capitalize()}_{{i,v}} = {name}(A_{{i,v}})\n" for name in REFERENCE)
+    got = build(parse(f"i:{x.shape[0]} v:16\nA:f32[i,v] -> {outputs}\n{lines}")).run({"A": x})
+    for name, function in REFERENCE.items():
+        with np.errstate(all="ignore"):
+            exact = function(x.astype(np.float64))
+            rounded = exact.astype(np.float32)
+            ulps = np.abs(got[name.capitalize()] - exact) / np.spacing(np.abs(rounded)).astype(np.float64)
+        same = (got[name.capitalize()] == rounded) | np.isnan(rounded) & np.isnan(got[name.capitalize()])
+        worst = np.where(same, 0, ulps)
+        # 1/(1+inf) is 0 where sigmoid is subnormal.
+        worst[(name == "sigmoid") & (np.abs(rounded) < 1e-37)] = 0
+        assert worst.max() <= (3.5 if name == "sigmoid" else 1.5), (name, x.flat[worst.argmax()])
+
+
+def test_a_vectorised_loop_gives_the_bits_of_the_serial_one() -> None:
+    text = "i:32\nA,B:f32[i] -> C:f32[i]\n{}_i C_i = tanh(A_i)*exp(B_i)+sigmoid(A_i*B_i)/erf(B_i)\n"
+    serial, vector = (agree(text.format(kind))["C"] for kind in "LV")
+    np.testing.assert_array_equal(serial, vector)
+
+
+def test_deeply_nested_functions_build() -> None:
+    value = "A_i"
+    for _ in range(25):
+        value = f"tanh(exp({value})-1.0)"
+    agree(f"i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = {value}\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "L_i C_i = A_i*2+1",
+        "L_i C_i = A_i*(i//3+1)",
+        "L_i C_i = A_i/(1/3)+i/2",
+        "L_i C_i = select(i<5,i,2.5)",
+        "L_i C_i = select(i*2==i+4,1,A_i)",
+        "L_i C_i = max(A_i,-inf)+min(i,3)",
+        "L_i C_i = pow(A_i,2)+pow(2,A_i)",
+        "L_i C_i = exp(i)*A_i",
+        "V_i C_i = A_i*i+f32(i)",
+        "L_i C_i = A_i*f32(100000*i*50000)",
+    ],
+)
+def test_weak_literals_and_indices_take_the_dtype_they_meet(body: str) -> None:
+    agree(f"i:16\nA:f32[i] -> C:f32[i]\n{body}\n")
+
+
+def test_casts_agree() -> None:
+    agree(
+        "i:16\nA:f32[i] I:i32[i] M:bool[i] -> C:i32[i] D:f64[i] E:bool[i] F:f16[i] G:i8[i] H:f32[i] J:i64[i]\n"
+        "L_i C_i = i32(A_i*10.0)\nL_i D_i = f64(A_i)*f64(I_i)\nL_i E_i = bool(I_i)\nL_i F_i = f16(A_i)\n"
+        "L_i G_i = i8(I_i+1)\nL_i H_i = f32(M_i)\nL_i J_i = i64(I_i)*4000000000+i\n"
+    )
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("ijk")))
+@pytest.mark.parametrize("dtype", ["f32", "i32"])
+def test_every_accumulation_starts_from_its_identity_in_every_loop_order(order: tuple[str, ...], dtype: str) -> None:
+    loops = " ".join(f"L_{name}" for name in order)
+    agree(
+        f"i:3 j:5 k:4\nA:{dtype}[i,k] B:{dtype}[k,j] -> C,D,E,F:{dtype}[i,j] G:{dtype}\n"
+        f"{loops} C_{{i,j}} += A_{{i,k}} B_{{k,j}}\n{loops} D_{{i,j}} max= A_{{i,k}} B_{{k,j}}\n"
+        f"{loops} E_{{i,j}} min= A_{{i,k}} B_{{k,j}}\n{loops} F_{{i,j}} *= A_{{i,k}}+B_{{k,j}}\n"
+        f"{loops} G max= A_{{i,k}}-B_{{k,j}}\n"
+    )
+
+
+def test_booleans_accumulate() -> None:
+    agree("i:4 j:3\nA:bool[i,j] -> C,D:bool[i]\nL_i L_j C_i max= A_{i,j}\nL_j L_i D_i min= A_{i,j}\n")
+
+
+TILED = """io:4 jo:3 k:10 ii:4 ji:16
+A:f32[16,k] B:f32[k,48] -> C:f32[16,48]
+P_io L_jo [
+  D:f32.l[ii,ji]
+  L_k U_ii V_ji D_{ii,ji} += A_{4io+ii,k} B_{k,16jo+ji}
+  U_ii V_ji C_{4io+ii,16jo+ji} = D_{ii,ji}
+]
+"""
+
+RAGGED = """io:4 jo:3 k:7 ii:4 ji:8
+A:f32[13,k] B:f32[k,19] -> C:f32[13,19]
+P_io L_jo U_ii L_k V_ji C_{4io+ii,8jo+ji} += A_{4io+ii,k} B_{k,8jo+ji} if 4io+ii<13 and 8jo+ji<19
+"""
+
+PACKED = """jo:3 k:9 io:4 ii:6 ji:16 jm:2
+A:f32[21,k] B:f32[k,41] -> C:f32[21,41]
+P_jo [
+  E:f32.l[k,ji]
+  L_k V_ji E_{k,ji} = B_{k,16jo+ji} if 16jo+ji<41
+  L_k V_ji E_{k,ji} = 0.0 if 16jo+ji>=41
+  L_io [
+    D:f32.l[ii,ji]
+    L_k U_ii V_ji D_{ii,ji} += A_{6io+ii,k} E_{k,ji} if 6io+ii<21
+    U_ii V_ji C_{6io+ii,16jo+ji} = D_{ii,ji} if 6io+ii<21 and 16jo+ji<41
+  ]
+]
+L_jm C_{jm,jm} += 1.0
+"""
+
+
+@pytest.mark.parametrize("text", [TILED, RAGGED, PACKED], ids=["tiled", "ragged", "packed"])
+def test_matmuls_in_tiles_agree(text: str) -> None:
+    agree(text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "L_i C_i = select(i<7,A_{i+1},0.5)",
+        "V_i C_i = select(i<7,A_{i+1},0.5)",
+        "V_i C_i = select(i>=2 and i<6,select(i==3,A_{i-2},A_{i+2}),A_i)",
+        "L_i C_i = A_{i+1} if i<7\nC_7 = 0.0",
+        "V_i C_i = A_{i+1} if i<7\nC_7 = 0.0",
+        "V_i C_i += A_i if A_i>0.0",
+        "L_i C_i += A_{i+1} if A_{i}>0.0 and i<7",
+        "V_i C_i = select(I_i<7,A_{I_i},0.0)",
+        "L_i C_{7-i} = A_{I_i}",
+        "V_i C_i = A_{(3i+1)%8}",
+        "L_i C_i += A_{i//2} if i%2==0",
+    ],
+)
+def test_guarded_and_indirect_reads_agree(body: str) -> None:
+    agree(f"i:8\nA:f32[i] I:i32[i] -> C:f32[i]\n{body}\n")
+
+
+def test_an_arm_that_is_not_chosen_is_never_read() -> None:
+    # Far beyond what is mapped: reading it would end the process.
+    far = 2**29
+    for kind in "LV":
+        program = parse(
+            f"i:8\nA:f32[i] I:i32[i] -> C:f32[i]\n{kind}_i C_i = select(I_i<8,A_{{I_i}},1.0)\n"
+        )
+        got = build(program).run({"A": np.zeros(8, np.float32), "I": np.array([0, far] * 4, np.int32)})
+        np.testing.assert_array_equal(got["C"], [0, 1] * 4)
+
+
+@pytest.mark.parametrize("outer", ["L_i", "P_i", "U_i", "L_h P_i", "P_h P_i"])
+@pytest.mark.parametrize("size", [5, 64, 700])
+def test_a_temporary_is_fresh_in_every_execution_of_its_block(outer: str, size: int) -> None:
+    extra, dims, sub = ("h:2 ", "h,", "h,") if "h" in outer else ("", "", "")
+    agree(
+        f"{extra}i:3 j:{size}\nA:f32[{dims}i,j] -> C:f32[{dims}i,j]\n{outer} [\n  D:f32[j] E:f32\n"
+        f"  L_j D_j += A_{{{sub}i,j}}\n  L_j E max= D_j\n  L_j C_{{{sub}i,j}} = D_{{{size - 1}-j}}-E\n]\n"
+    )
+
+
+def test_nested_loops_of_one_kind_agree() -> None:
+    agree("i:4 j:4 k:4\nA:f32[i,j,k] -> C:f32[i,j,k]\nV_i V_j V_k C_{i,j,k} = A_{i,j,k}*2.0\n")
+    agree("i:4 j:4 k:4\nA:f32[i,j,k] -> C:f32[i,j,k]\nP_i U_j P_k C_{i,j,k} = A_{i,j,k}*2.0\n")
+    agree("i:4 j:4 k:4\nA:f32[i,j,k] -> C:f32[i,j]\nV_i U_j L_k C_{i,j} += A_{i,j,k}\n")
+
+
+@pytest.mark.parametrize("extent", [1, 3, 7, 13])
+def test_odd_extents_agree(extent: int) -> None:
+    agree(f"i:{extent} j:3\nA:f32[i,j] -> C:f32[i] D:f32\nL_j V_i C_i += A_{{i,j}}\nU_i L_j D += A_{{i,j}}\n")
+
+
+def test_tensors_of_no_dimension_agree() -> None:
+    agree("i:8\nA:f32[i] S:f32 -> C:f32; D:f32\nL_i D += A_i*S\nC = D/8\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # T is read at this iteration before it is accumulated.
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  C_i = T_i+1.0\n  L_k T_i += A_{i,k}\n]\n",
+        # T is read at other iterations before they are accumulated.
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  C_i = T_{3-i}\n]\n",
+        # T is accumulated at another place afterwards.
+        "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  T_{3-i} += 1.0\n]\n",
+        # T is not covered by the first accumulation.
+        "i:4 k:3\nA:f32[i,k] -> T:f32[9]\nL_i L_k T_{2i} += A_{i,k}\nL_i T_{2i+1} += 1.0\n",
+        # The diagonal only.
+        "i:4 k:3\nA:f32[i,k] -> T:f32[i,i]\nL_i L_k T_{i,i} += A_{i,k}\n",
+        # A reduction loop outside.
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_k [\n  L_i T_i += A_{i,k}\n  L_i C_i = T_i\n]\n",
+        # Guards on the first accumulation.
+        "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i L_k T_i += A_{i,k} if k<i\n",
+        # Two digits, the lower one outside.
+        "io:3 ii:4 k:3\nA:f32[10,k] -> T:f32[10]\nL_ii L_io L_k T_{4io+ii} += A_{4io+ii,k} if 4io+ii<10\n",
+        # Indirect accumulation.
+        "i:4 k:6\nA:f32[k] I:i32[k] -> T:f32[i]\nL_k T_{I_k} += A_k\nL_i T_i += 0.0\n",
+        # The start must be repeated in every execution of the block.
+        "r:2 i:4 k:3\nA:f32[r,i,k] -> C:f32[r,i]\nL_r [\n  T:f32[i]\n  L_k L_i T_i += A_{r,i,k}\n"
+        "  L_i C_{r,i} = T_i\n]\n",
+    ],
+)
+def test_starts_agree_where_they_may_not_sink(text: str) -> None:
+    program = parse(text)
+    inputs = random_inputs(program, np.random.default_rng(0))
+    if "I" in inputs:
+        inputs["I"] = np.array([0, 1, 0, 3, 3, 2], np.int32)
+    agree(program, inputs)
+
+
+def places(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Where each tensor starts: the path, and the loops over what is still free."""
+    return {
+        start.tensor.name: (path, " ".join(f"{loop.kind}_{loop.index}" for loop in start.loops))
+        for path, entries in starts(parse(text)).items()
+        for start in entries
+    }
+
+
+def test_a_start_sinks_to_just_outside_the_first_loop_that_does_not_index_it() -> None:
+    matmul = "i:4 j:4 k:4\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\n{} C_{{i,j}} += A_{{i,k}} B_{{k,j}}\n"
+    assert places(matmul.format("L_i L_j L_k")) == {"C": ((0, 0, 0), "")}
+    assert places(matmul.format("P_i L_k V_j")) == {"C": ((0, 0), "V_j")}
+    assert places(matmul.format("L_k L_i L_j")) == {"C": ((0,), "L_i L_j")}
+    assert places(TILED)["D"] == ((0, 0, 0), "U_ii V_ji")
+    assert places(RAGGED)["C"] == ((0, 0, 0, 0), "V_ji")
+
+
+def test_a_start_stays_out_of_a_loop_where_another_iteration_uses_the_element() -> None:
+    other = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  C_i = T_{3-i}\n]\n"
+    assert places(other)["T"][0] == (0,)
+    later = "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i L_k T_i += A_{i,k}\nL_i T_i += 1.0\n"
+    assert places(later)["T"] == ((0,), "L_i")
+
+
+def test_random_programs_agree() -> None:
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        program = random_program(rng)
+        agree(program, random_inputs(program, rng))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("i:8\nA:f32[i] -> C:f32[i]\nB^tx_i C_i = A_i\n", "bound_on_cpu", "loop i is bound to tx"),
+        ("i:8\nA:f32[i] B:f64[i] -> C:f32[i]\nL_i C_i = A_i*B_i\n", "mixed_dtypes", "mixes f32 and f64"),
+        ("i:8\nA:i32[i] -> C:i32[i]\nL_i C_i = A_i*0.5\n", "mixed_dtypes", "0.5 meets i32"),
+    ],
+)
+def test_what_a_cpu_cannot_express_is_a_located_error(text: str, code: str, words: str) -> None:
+    with pytest.raises(BuildError, match=words) as caught:
+        lower(parse(text))
+    assert caught.value.code == code
+
+
+def test_an_unknown_target_is_named() -> None:
+    with pytest.raises(BuildError, match="metal is no target"):
+        lower(parse("-> C:f32\nC = 1.0\n"), "metal")
