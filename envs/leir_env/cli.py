@@ -77,24 +77,24 @@ def read_text(what: str) -> str:
         return file.read(traces.MAX_CHARACTERS + 1)
 
 
-def read_workload(what: str) -> Workload:
+def read_workload(what: str, target: str = "llvm") -> Workload:
     """A shipped name, a URI, a `.leir` file, LEIR text, or `-` for LEIR text on standard input.
 
-    Programs that aren't shipped are verified.
+    Programs that aren't shipped are verified for `target`.
     """
     if what == "-" or what.endswith(".leir"):
-        return _verified(read_text(what), what)
+        return _verified(read_text(what), what, target)
     if "->" in what:
-        return _verified(what, "text")
+        return _verified(what, "text", target)
     with reading(what):
         return workloads.load(what)
 
 
-def _verified(text: str, what: str) -> Workload:
+def _verified(text: str, what: str, target: str) -> Workload:
     from envs.leir_env import verify
 
     with reading(what):
-        return replace(workloads.load(verify.load(text)), name=Path(what).stem)
+        return replace(workloads.load(verify.load(text, target)), name=Path(what).stem)
 
 
 def read_actions(texts: Iterable[str]) -> tuple[Action, ...]:
@@ -143,9 +143,10 @@ FORMS = ("leir", "tir", "cuda", "source")
     "--cuda", "form", flag_value="cuda", help="The generated CUDA, of the default schedule if unbound."
 )
 @click.option("--source", "form", flag_value="source", help="The generated assembly for this CPU.")
-def show_program(workload: str, form: str | None) -> Answer:
+@target_option
+def show_program(workload: str, form: str | None, target: str) -> Answer:
     """Print WORKLOAD: a shipped name, leir://suite/name?n=64, a .leir file, LEIR text, or - for stdin."""
-    loaded = read_workload(workload)
+    loaded = read_workload(workload, "cuda" if form == "cuda" else target)
     text = render(loaded.program, form or "leir")
     return Answer(
         text, {"name": loaded.name, "form": form or "leir", "key": key(loaded.program), "text": text}
@@ -220,7 +221,7 @@ def _as_json(strategy: Strategy) -> dict[str, Any]:
 @click.option("--why", help="Say why this action is refused, or what it would do.")
 def legal_actions(workload: str, target: str, why: str | None) -> Answer:
     """List the legal actions of WORKLOAD in canonical order."""
-    program = read_workload(workload).program
+    program = read_workload(workload, target).program
     if why is None:
         actions = [str(action) for action in strategies.legal(program, target)]
         return Answer("\n".join(actions), {"actions": actions})
@@ -240,7 +241,7 @@ def legal_actions(workload: str, target: str, why: str | None) -> Answer:
 @target_option
 def apply_actions(workload: str, actions: tuple[str, ...], target: str) -> Answer:
     """Apply ACTIONS in turn to WORKLOAD and print the program."""
-    program, exactness = read_workload(workload).program, Exactness.EXACT
+    program, exactness = read_workload(workload, target).program, Exactness.EXACT
     wanted = read_actions(actions)
     for position, action in enumerate(wanted, 1):
         refusal = strategies.refusal(program, action, target)
@@ -272,13 +273,13 @@ def verify_candidate(
     if candidate.endswith(".json"):
         return _verify_trace(read_trace(candidate), thread_count(threads), measure)
     if workload is None:
-        program = read_workload(candidate).program
+        program = read_workload(candidate, target).program
         return Answer("well-formed", {"status": "well-formed", "key": key(program)})
     problem = LeirProblem(
         read_workload(workload).uri, target, open_store(store, Store), thread_count(threads)
     )
     with contextlib.closing(problem):
-        state = problem.read(show(read_workload(candidate).program))
+        state = problem.read(show(read_workload(candidate, target).program))
         if isinstance(state, str):
             return Answer(state, {"status": "rejected", "detail": state}, Exit.NEGATIVE)
         (evaluation,) = problem.evaluate([state])

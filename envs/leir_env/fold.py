@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from envs.leir_env.ir import Access, Call, Cast, Const, DType, Expr, Index, Tensor, children, with_children
-from envs.leir_env.simplify import is_index_expression, linear, simplify
+from envs.leir_env.simplify import bounds, is_index_expression, linear, simplify
 
 _CONSTANT: dict[str, Callable[..., float | int | bool]] = {
     "add": lambda a, b: a + b,
@@ -35,6 +35,7 @@ _CONSTANT: dict[str, Callable[..., float | int | bool]] = {
     "not": lambda a: not a,
 }
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_NEUTRAL = {"min": math.inf, "max": -math.inf}
 _POSITIVE = frozenset({"sqrt", "rsqrt", "log"})
 _MAX_POWER = 3
 """Integer powers of an element up to this are written as products."""
@@ -94,7 +95,7 @@ def _short(expr: Expr) -> Expr:
 
 def _constant(op: str, args: tuple[Expr, ...]) -> Const | None:
     values = [arg.value for arg in args if isinstance(arg, Const)]
-    if op in ("div", "floordiv", "mod") and not values[1] or op in _POSITIVE and values[0] <= 0:
+    if (op in ("div", "floordiv", "mod") and not values[1]) or (op in _POSITIVE and values[0] <= 0):
         return None
     value = _CONSTANT[op](*values)
     return Const(value) if value == value else None
@@ -103,7 +104,7 @@ def _constant(op: str, args: tuple[Expr, ...]) -> Const | None:
 def _cast(dtype: DType, value: Expr, tensors: Mapping[str, Tensor]) -> Expr:
     if isinstance(value, Const) and dtype is not DType.BOOL:
         return Const(float(value.value)) if dtype.is_float else Const(int(value.value))
-    if dtype_of(value, tensors) is dtype or dtype.is_int and is_index_expression(value):
+    if dtype_of(value, tensors) is dtype or (dtype.is_int and is_index_expression(value)):
         return value
     return Cast(dtype, value)
 
@@ -121,6 +122,10 @@ def _index_form(expr: Call, extents: Mapping[str, int]) -> Expr:
         left = type(form)(tuple(term for term in form.terms if term[1] > 0))
         right = type(form)(tuple((a, -c) for a, c in form.terms if c < 0), -form.constant)
         return Call(op, (left.expression(), right.expression()))
+    if expr.op in _NEUTRAL and all(map(is_index_expression, expr.args)):
+        left, right = (bounds(arg, extents) for arg in expr.args)
+        if left and right and (left[1] <= right[0] or right[1] <= left[0]):
+            return expr.args[(left[0] < right[0]) == (expr.op == "max")]
     return simplify(expr, extents) if is_index_expression(expr) else expr
 
 
@@ -134,8 +139,16 @@ def _identity(expr: Expr, tensors: Mapping[str, Tensor]) -> Expr:
             return value
         case Call("mul", (Const(one), other)) | Call("mul", (other, Const(one))) if _is(one, 1):
             return other
+        case Call("mul", (Const(-1.0), other)):
+            return Call("neg", (other,))
+        case Call("sub", (Const(zero), other)) if _is(zero, 0) and isinstance(zero, float):
+            return Call("neg", (other,))
         case Call("div", (other, Const(one))) if _is(one, 1):
             return other
+        case Call("min" | "max" as op, (other, Const(bound))) if bound == _NEUTRAL[op]:
+            return other
+        case Call("mul", (Call("abs", (left,)), Call("abs", (right,)))) if left == right:
+            return Call("mul", (left, right))
         case Call("add", (Const(zero), other)) | Call("add" | "sub", (other, Const(zero))) if _is(zero, 0):
             return other
         case Call("mul", (other, Const() as factor)) if not isinstance(other, Const):

@@ -20,17 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from envs.leir_env.ir import DType, Program
+from envs.leir_env.torch_relax import ImportProblem, first_line, operator_name, source_of, to_relax
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-AGREEMENT = 1e-9
-"""Largest accepted difference from the module in float64, relative to the largest element."""
-
-
-class ImportProblem(ValueError):
-    """A module that can't be imported; the message says what, where and what to do."""
+AGREEMENT = {DType.F64: 1e-9, DType.F32: 1e-4, DType.F16: 2e-2, DType.BF16: 1e-1}
+"""Largest accepted difference of the program in float64 from the module, relative to the largest element,
+by the dtype that the module could be run in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[D
         expected = _outputs(module, inputs)
         exported = _exported(module, inputs)
         try:
-            graph, constants = relax_import.stages(_relax(exported))
+            graph, constants = relax_import.stages(to_relax(exported))
         except relax_import.NoEquation as problem:
             raise ImportProblem(f"{problem}{_place_of(problem.operator, exported)}") from None
     program, names = tidy.program(graph, dtypes)
@@ -124,7 +122,7 @@ def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[D
     origins = {t: path for t, (path, _) in given.items()} | dict.fromkeys(constants, "constant")
     values = {t: parameter.detach().numpy() for t, (_, parameter) in given.items()} | constants
     parameters = {names[tensor]: value for tensor, value in values.items() if tensor in names}
-    _compare(program, inputs, parameters, expected)
+    _compare(program, inputs, parameters, expected, AGREEMENT[DType.F64] if dtypes else _coarsest(program))
     by_name = {tensor.name: tensor for tensor in program.inputs}
     return Imported(
         program,
@@ -136,15 +134,16 @@ def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[D
 def _outputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """What the module returns for the inputs, as a tuple of tensors."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
     try:
         result = module(*(tensor.clone() for tensor in inputs))
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
         shapes = " ".join(f"{_dtype(t.dtype)}{list(t.shape)}" for t in inputs).replace(", ", ",")
         raise ImportProblem(
-            f"{type(module).__name__} fails on inputs {shapes or '(none)'}: {_line(error)}{_user_line(error)}"
+            f"{type(module).__name__} fails on inputs {shapes or '(none)'}: {first_line(error)}{_userfirst_line(error)}"
         ) from None
-    results = tuple(result) if isinstance(result, tuple | list) else (result,)
+    results = tuple(tree_leaves(result))
     for tensor in results:
         if not isinstance(tensor, torch.Tensor):
             raise ImportProblem(
@@ -163,11 +162,13 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.Exp
         exported = torch.export.export(module, inputs)
     except GuardOnDataDependentSymNode as error:
         raise ImportProblem(
-            f"control flow or a shape depends on the values of a tensor{_user_line(error)}; a program has one "
+            f"control flow or a shape depends on the values of a tensor{_userfirst_line(error)}; a program has one "
             "path: use torch.where, or fix the choice in the constructor"
         ) from None
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
-        raise ImportProblem(f"torch.export refuses the module: {_line(error)}{_user_line(error)}") from None
+        raise ImportProblem(
+            f"torch.export refuses the module: {first_line(error)}{_userfirst_line(error)}"
+        ) from None
     _refuse_training(module, exported)
     return exported.run_decompositions(decompositions())
 
@@ -180,111 +181,24 @@ def _refuse_training(module: nn.Module, exported: torch.export.ExportedProgram) 
     if not any(part.training for part in module.modules()):
         return
     for node in exported.graph.nodes:
-        name = _operator(node)
+        name = operator_name(node)
         if name in _TRAINING and len(node.args) > _TRAINING[name] and node.args[_TRAINING[name]]:
-            raise ImportProblem(f"{name} is in training mode{_source(node)}; call module.eval() first")
-
-
-def _relax(exported: torch.export.ExportedProgram) -> Any:
-    """Return the legalised Relax module. Errors name the node."""
-    from tvm import relax, transform
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    current: list[Any] = [None]
-    importer = ExportedProgramImporter()
-    table = importer.convert_map | {
-        "convolution.default": _convolution(importer),
-        "matmul.default": _matmul(importer),
-        "mm.default": _matmul(importer),
-        "bmm.default": _matmul(importer),
-        "amax.default": _reduction(importer, relax.op.max),
-        "amin.default": _reduction(importer, relax.op.min),
-        "prod.dim_int": _reduction(importer, relax.op.prod),
-    }
-
-    def tracked(convert: Any) -> Any:
-        def call(node: Any) -> Any:
-            current[0] = node
-            return convert(node)
-
-        return call
-
-    importer.convert_map = {name: tracked(convert) for name, convert in table.items()}
-    for node in exported.graph.nodes:
-        if node.op == "call_function" and node.target.__name__ not in importer.convert_map:
-            raise ImportProblem(f"operator {node.target} (node {node.name}) has no import{_source(node)}")
-    try:
-        module = importer.from_exported_program(exported, True, True, False, None)
-    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
-        node = current[0]
-        raise ImportProblem(
-            f"operator {node.target} (node {node.name}) can't be imported: {_line(error)}{_source(node)}"
-        ) from None
-    steps = [
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.LegalizeOps(),
-    ]
-    try:
-        return transform.Sequential(steps)(module)
-    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
-        raise ImportProblem(f"TVM can't write the module as loops: {_line(error)}") from None
-
-
-def _matmul(importer: Any) -> Any:
-    """A converter for products; TVM's own always returns float32."""
-    from tvm import relax
-
-    def convert(node: Any) -> Any:
-        return importer.block_builder.emit(relax.op.matmul(*(importer.env[tensor] for tensor in node.args)))
-
-    return convert
-
-
-def _convolution(importer: Any) -> Any:
-    """A converter for convolutions of one to three dimensions; TVM's own always returns float32."""
-    from tvm import relax
-
-    def convert(node: Any) -> Any:
-        x, weight, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
-        name = f"conv{len(strides)}d" + ("_transpose" if transposed else "")
-        options = {"output_padding": output_padding} if transposed else {}
-        result = importer.block_builder.emit(
-            getattr(relax.op.nn, name)(
-                importer.env[x],
-                importer.env[weight],
-                strides=strides,
-                padding=padding * 2,
-                dilation=dilation,
-                groups=groups,
-                **options,
-            )
-        )
-        if bias is None:
-            return result
-        shape = [1, -1, *[1] * len(strides)]
-        broadcast = importer.block_builder.emit(relax.op.reshape(importer.env[bias], shape))
-        return importer.block_builder.emit(relax.op.add(result, broadcast))
-
-    return convert
-
-
-def _reduction(importer: Any, operator: Any) -> Any:
-    """A converter for `operator(x, dims, keepdim)`."""
-
-    def convert(node: Any) -> Any:
-        x, dims, keepdim = (*node.args, *(None, False)[len(node.args) - 1 :])
-        axes = None if dims == [] else dims
-        return importer.block_builder.emit(operator(importer.env[x], axes, keepdim))
-
-    return convert
+            raise ImportProblem(f"{name} is in training mode{source_of(node)}; call module.eval() first")
 
 
 def _compare(
-    program: Program, inputs: tuple[Tensor, ...], values: Mapping[str, Any], expected: tuple[Tensor, ...]
+    program: Program,
+    inputs: tuple[Tensor, ...],
+    values: Mapping[str, Any],
+    expected: tuple[Tensor, ...],
+    tolerance: float,
 ) -> None:
-    """Run the program in float64 beside the module, so that a mistake of the importer is an error."""
+    """Verify the program and run it in float64 beside the module: a mistake of the importer is an error."""
     from envs.leir_env.interp import run
+    from envs.leir_env.verify import verify
+
+    for problem in verify(program):
+        raise ImportProblem(f"the imported program is not well-formed: {problem.sentence}")
 
     names = [tensor.name for tensor in program.inputs if tensor.name not in values]
     arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
@@ -295,11 +209,17 @@ def _compare(
         scale = max(1.0, float(np.abs(reference[finite]).max(initial=0)))
         same = (got == reference) | (np.isnan(got) & np.isnan(reference))
         error = float(np.abs(np.where(same, 0, got - reference)).max(initial=0)) / scale
-        if not error <= AGREEMENT:
+        if not error <= tolerance:
             raise ImportProblem(
                 f"output {tensor.name} of the imported program differs from the module by {error:.1e} of its "
                 "largest element: the importer gets this module wrong, please report it"
             )
+
+
+def _coarsest(program: Program) -> float:
+    return max(
+        AGREEMENT[dtype] for dtype in {t.dtype for t in program.tensors} | {DType.F64} if dtype.is_float
+    )
 
 
 @contextlib.contextmanager
@@ -341,30 +261,6 @@ def _numpy(dtype: DType) -> npt.DTypeLike:
     return np.dtype(name)
 
 
-def _operator(node: Any) -> str:
-    """`dropout` for a node of `aten.dropout.default`."""
-    return node.target.__name__.partition(".")[0] if node.op == "call_function" else ""
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _source(node: Any) -> str:
-    """The last line of the module's own code that a node came from."""
-    found = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-    places = [
-        (line, found[at + 1] if at + 1 < len(found) else "")
-        for at, line in enumerate(found)
-        if line.startswith('File "') and "/torch/" not in line
-    ]
-    if not places:
-        return ""
-    where, code = places[-1]
-    _, path, rest = where.split('"', 2)
-    return f", at {Path(path).name}:{rest.split('line ')[1].split(',')[0]}: {code}"
-
-
 def _user_line(error: BaseException) -> str:
     """The last line outside PyTorch and this package that an error passed through."""
     ours = str(Path(__file__).parent)
@@ -379,4 +275,6 @@ def _user_line(error: BaseException) -> str:
 def _place_of(operator: str, exported: torch.export.ExportedProgram) -> str:
     """The source of the first node whose operator has this name, up to TVM's numbering."""
     name = operator.strip("_0123456789")
-    return next((_source(node) for node in exported.graph.nodes if _operator(node).strip("_") == name), "")
+    return next(
+        (source_of(node) for node in exported.graph.nodes if operator_name(node).strip("_") == name), ""
+    )

@@ -219,7 +219,7 @@ def floor_error(program: Program, dtype: DType) -> float:
 
 
 def tolerance(program: Program, dtype: DType) -> float:
-    """How far two orders of summation may lie apart, relative to the largest value, where no root is at hand."""
+    """How far two orders of summation may lie apart, relative to the largest value, without any root."""
     return FACTOR[Exactness.REASSOCIATES] * floor_error(program, dtype)
 
 

@@ -80,7 +80,7 @@ class LeirProblem:
     @functools.cached_property
     def baseline(self) -> Program:
         """The default schedule of the root, which speedups are over."""
-        return default_schedule(self.root.program, self.target)
+        return default_schedule(self.root.program)
 
     @functools.cached_property
     def oracle(self) -> Oracle:

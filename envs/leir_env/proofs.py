@@ -124,7 +124,7 @@ def _unwritten(read: Touch, writes: Sequence[Touch]) -> str | None:
     _, statement, reference = read
     name = reference.access.tensor
     earlier = [write for write in writes if _may_precede(write, read)]
-    if not earlier:
+    if not earlier and polyhedral.satisfiable(statement.loops, reference.conditions) is not False:
         return (
             f"{name} is read before anything writes it"
             if writes

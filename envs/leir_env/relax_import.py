@@ -66,7 +66,13 @@ _CALLS = {
     "pow": "pow",
     "if_then_else": "select",
 }
-_ACCUMULATIONS = {"add": Assign.ADD, "mul": Assign.MUL, "max": Assign.MAX, "min": Assign.MIN, "or": Assign.MAX}
+_ACCUMULATIONS = {
+    "add": Assign.ADD,
+    "mul": Assign.MUL,
+    "max": Assign.MAX,
+    "min": Assign.MIN,
+    "or": Assign.MAX,
+}
 _EXTREMES = {float(np.finfo(dtype).max) for dtype in (np.float16, np.float32, np.float64)}
 """TVM writes the largest finite number where infinity is meant."""
 
@@ -127,7 +133,8 @@ class _Importer:
         arguments = [self.value(argument) for argument in node.args[1].fields]
         buffers = dict(zip(function.params, arguments, strict=False))
         results = [
-            self.declare("", str(param.ty.dtype), _shape(param)) for param in function.params[len(arguments) :]
+            self.declare("", str(param.ty.dtype), _shape(param))
+            for param in function.params[len(arguments) :]
         ]
         buffers.update(zip(function.params[len(arguments) :], results, strict=True))
         _Body(self, node.args[0].name_hint, buffers).statement(function.body, ())
@@ -197,6 +204,8 @@ class _Body:
                 return Const(bool(node.value) if str(node.ty.dtype) == "bool" else int(node.value))
             case "FloatImm":
                 value = float(node.value)
+                if math.isnan(value):
+                    raise NoEquation(self.operator, "LEIR has no constant nan")
                 return Const(value if abs(value) not in _EXTREMES else math.copysign(math.inf, value))
             case "Cast":
                 return self.cast(str(node.ty.dtype), self.expression(node.value))
@@ -205,8 +214,13 @@ class _Body:
             case "Select":
                 parts = (node.condition, node.true_value, node.false_value)
                 return Call("select", tuple(self.expression(part) for part in parts))
+            case "Call" if _function(node) == "isnan":
+                value = self.expression(node.args[0])
+                return Call("ne", (value, value))
             case "Call" if _function(node) in _CALLS:
-                return Call(_CALLS[_function(node)], tuple(self.expression(argument) for argument in node.args))
+                return Call(
+                    _CALLS[_function(node)], tuple(self.expression(argument) for argument in node.args)
+                )
             case "Call":
                 raise NoEquation(self.operator, f"LEIR has no function {_function(node)}")
         raise NoEquation(self.operator, f"{kind} in its loop form")
@@ -278,6 +292,8 @@ def _closed_form(data: Array) -> Expr | None:
     for axis, extent in enumerate(data.shape):
         if extent > 1:
             step = int(data[tuple(int(a == axis) for a in range(data.ndim))]) - base
-            total = total + step * np.arange(extent).reshape([-1 if a == axis else 1 for a in range(data.ndim)])
+            total = total + step * np.arange(extent).reshape(
+                [-1 if a == axis else 1 for a in range(data.ndim)]
+            )
             value = Call("add", (value, Call("mul", (Const(step), Index(f"s{axis}")))))
     return value if (total == data).all() else None

@@ -6,6 +6,7 @@ rules hold for every integer within the given extents, so that a rewriting stays
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,12 +123,27 @@ def _divided(op: str, value: Linear, divisor: int, extents: Extents) -> Linear:
         if op == "floordiv":
             return multiples.plus(Linear((), quotient))
         return rest.plus(Linear((), -quotient * divisor))
+    stepped = _by_step(op, rest, divisor, extents)
+    if stepped is not None:
+        return multiples.plus(stepped) if op == "floordiv" else stepped
     if op == "mod":
         return Linear(((Call("mod", (rest.expression(), Const(divisor))), 1),))
     inner = rest.expression()
     if isinstance(inner, Call) and inner.op == "floordiv" and isinstance(inner.args[1], Const):
         inner, divisor = inner.args[0], int(inner.args[1].value) * divisor
     return multiples.plus(Linear(((Call("floordiv", (inner, Const(divisor))), 1),)))
+
+
+def _by_step(op: str, value: Linear, divisor: int, extents: Extents) -> Linear | None:
+    """Apply `(s*x + y) // (s*d) = x // d` and `(s*x + y) % (s*d) = s*(x % d) + y` where `0 <= y < s`."""
+    for step in sorted({math.gcd(divisor, coefficient) for _, coefficient in value.terms} - {1}, reverse=True):
+        small = Linear(tuple((atom, c) for atom, c in value.terms if c % step), value.constant % step)
+        ends = interval(small, extents)
+        if ends and ends[0] >= 0 and ends[1] < step:
+            large = tuple((atom, c // step) for atom, c in value.terms if c % step == 0)
+            inner = _divided(op, Linear(large, value.constant // step), divisor // step, extents)
+            return inner if op == "floordiv" else inner.times(step).plus(small)
+    return None
 
 
 def _recombine(value: Linear) -> Linear:

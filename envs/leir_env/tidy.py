@@ -63,7 +63,9 @@ class Stage:
     @property
     def is_elementwise(self) -> bool:
         """Each element of the tensor is set once, by its own iteration."""
-        names = [subscript.name for subscript in self.equation.target.subscripts if isinstance(subscript, Index)]
+        names = [
+            subscript.name for subscript in self.equation.target.subscripts if isinstance(subscript, Index)
+        ]
         return (
             self.equation.assign is Assign.SET
             and not self.equation.guard
@@ -273,7 +275,9 @@ def _evaluations(reader: Stage, access: Access) -> int:
 
 
 def _is_view(subscript: Expr) -> bool:
-    return any(isinstance(node, Call) and node.op in ("floordiv", "mod") for node in subexpressions(subscript))
+    return any(
+        isinstance(node, Call) and node.op in ("floordiv", "mod") for node in subexpressions(subscript)
+    )
 
 
 def _is_indirect(subscript: Expr) -> bool:
@@ -309,7 +313,9 @@ def _redirect(
         return substitute(copy.equation.target, values)
 
     stages = tuple(
-        _fold(stage.map(lambda expr: map_accesses(expr, move)), graph) for stage in graph.stages if stage is not copy
+        _fold(stage.map(lambda expr: map_accesses(expr, move)), graph)
+        for stage in graph.stages
+        if stage is not copy
     )
     return replace(graph, stages=stages)
 
@@ -366,7 +372,9 @@ def _digit(subscript: Expr, size: int) -> _Digit | None:
             return _Digit(name, step, size)
         case Call("mod", (Index(name), Const(int(modulus)))) if modulus == size:
             return _Digit(name, 1, size)
-        case Call("mod", (Call("floordiv", (Index(name), Const(int(step)))), Const(int(modulus)))) if modulus == size:
+        case Call("mod", (Call("floordiv", (Index(name), Const(int(step)))), Const(int(modulus)))) if (
+            modulus == size
+        ):
             return _Digit(name, step, size)
         case Call("floordiv", (Call("mod", (Index(name), Const(int(modulus)))), Const(int(step)))):
             return _Digit(name, step, size) if modulus == step * size else None

@@ -50,7 +50,7 @@ def against_torch(
 ) -> Timing:
     """Time a verified program against the module it was imported from, on the same inputs and parameters.
 
-    With `compiled`, against `torch.compile` of it. Raises `TorchBaselineError`, also where their outputs differ.
+    With `compiled`, against `torch.compile` of it. Raises `TorchBaselineError`, also if their outputs differ.
     """
     environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
     with Pool(prepare="envs.leir_env.torch_baseline:prepare", environment=environment) as pool:

@@ -67,16 +67,27 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return 0.5 * x * (1 + torch.erf(math.sqrt(0.5) * x))
 
 
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    negative = alpha * scale * (torch.exp(input_scale * x) - 1)
+    return torch.where(x > 0, scale * x, negative)
+
+
+def _xlogy(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(x == 0, 0.0, x * torch.log(y))
+
+
 def _silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
 
 def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     y = beta * x
-    return (torch.clamp(y, min=0) + torch.log(1 + torch.exp(-torch.abs(y)))) / beta
+    return (torch.relu(y) + torch.log(1 + torch.exp(-torch.abs(y)))) / beta
 
 
-def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+def _variance(
+    x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
     dims = list(range(x.dim())) if dim is None else dim
     centred = x - x.mean(dims, keepdim=True)
     count = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
@@ -84,7 +95,13 @@ def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, ke
 
 
 def _batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     def by_channel(tensor: Tensor) -> Tensor:
         return tensor.reshape(-1, *[1] * (x.dim() - 2))
@@ -92,6 +109,17 @@ def _batch_norm(
     y = (x - by_channel(mean)) * torch.rsqrt(by_channel(var) + eps)
     empty = x.new_empty(0)
     return _affine(y, *(None if t is None else by_channel(t) for t in (weight, bias))), empty, empty
+
+
+def _instance_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = [0, *range(2, x.dim())]
+    mean = x.mean(dims, keepdim=True)
+    scale = torch.rsqrt(_variance(x, dims, correction=0, keepdim=True) + eps)
+    ones = [1] * (x.dim() - 2)
+    shaped = (None if t is None else t.reshape(-1, *ones) for t in (weight, bias))
+    return _affine((x - mean) * scale, *shaped), mean.reshape(-1), scale.reshape(-1)
 
 
 def _layer_norm(
@@ -104,7 +132,14 @@ def _layer_norm(
 
 
 def _group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, _: int, groups: int, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    channels: int,
+    _: int,
+    groups: int,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     grouped = x.reshape(n, groups, channels // groups, *x.shape[2:])
     dims = list(range(2, grouped.dim()))
@@ -152,10 +187,13 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _addmm,
     aten.gelu.default: _gelu,
+    aten.elu.default: _elu,
+    aten.xlogy.Tensor: _xlogy,
     aten.silu.default: _silu,
     aten.softplus.default: _softplus,
     aten.var.correction: _variance,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _instance_norm,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
     aten.argmax.default: _argmax,

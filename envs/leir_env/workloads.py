@@ -150,7 +150,9 @@ def _from_uri(uri: str) -> Workload:
     if parts.scheme != SCHEME or not parts.netloc or not family:
         raise WorkloadError(f"expected {SCHEME}://suite/name?size=..., got {uri[:80]!r}")
     if parts.netloc not in suites():
-        raise WorkloadError(f"no suite {parts.netloc[:80]}{_similar(parts.netloc, suites())}; got {uri[:80]!r}")
+        raise WorkloadError(
+            f"no suite {parts.netloc[:80]}{_similar(parts.netloc, suites())}; got {uri[:80]!r}"
+        )
     return _shipped(_of_family(family, dict(parse_qsl(parts.query, keep_blank_values=True)), parts.netloc))
 
 
@@ -158,7 +160,9 @@ def _file(path: Path) -> Workload:
     if not path.is_file():
         raise WorkloadError(f"no file {path}")
     if path.stat().st_size > 4 * MAX_CHARACTERS:
-        raise WorkloadError(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {4 * MAX_CHARACTERS:,}")
+        raise WorkloadError(
+            f"{path.name} has {path.stat().st_size:,} bytes; the limit is {4 * MAX_CHARACTERS:,}"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

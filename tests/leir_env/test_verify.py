@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.leir_env.generate import random_program
-from envs.leir_env.interp import run
 from envs.leir_env.ir import (
     Access,
     Assign,
@@ -30,9 +28,12 @@ from envs.leir_env.ir import (
     Scope,
     Tensor,
 )
+from envs.leir_env.legality import starts
 from envs.leir_env.parser import ParseError, parse
+from envs.leir_env.proofs import undefined
 from envs.leir_env.types import Weak, infer
 from envs.leir_env.verify import RULES, VerifyError, check, load, verify
+from tests.leir_env.nests import SETTINGS, instances, programs
 
 GOOD = """\
 i:16 j:64
@@ -70,7 +71,7 @@ CASES: list[tuple[str, str, str, tuple[str, str]]] = [
     ),
     (
         "scope",
-        "i:4 j:4\nA:f32[i,j] -> C:f32[i]\nL_i C_i = A_i\n".replace(" j:4", "").replace("j]", "4]"),
+        "i:4\nA:f32[i,4] -> C:f32[i]\nL_i C_i = A_i\n",
         "A_i has 1 subscripts, but A has 2 dimensions",
         ("A_i", "A_{i,0}"),
     ),
@@ -136,7 +137,7 @@ CASES: list[tuple[str, str, str, tuple[str, str]]] = [
     ),
     (
         "type",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i if i\n".replace("C_i = A_i if i", "C_i += A_i if i"),
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i += A_i if i\n",
         "i: a guard is a condition, not a whole number",
         ("if i", "if i<2"),
     ),
@@ -305,7 +306,10 @@ def test_a_rule_refuses_in_its_own_words_and_passes_the_mended_program(
     assert found(MENDED.get(mended, mended)) == []
 
 
-def scale(value: Expr = Access("A", (Index("i"),)), **changes: object) -> Program:
+READ = Access("A", (Index("i"),))
+
+
+def scale(value: Expr = READ, **changes: object) -> Program:
     """C_i = A_i, with parts of the records replaced."""
     equation = Equation(Access("C", (Index("i"),)), Assign.SET, value)
     loop = replace(Loop(Kind.SERIAL, "i", 8, Block((equation,))), **changes)
@@ -465,8 +469,8 @@ def test_load_points_at_a_loop_and_at_a_declaration() -> None:
         load("i:6 j:6\nA:f32[i,j] -> C:f32[i,j]\nL_j V_i C_{i,j} = A_{i,j}\n")
     assert (caught.value.line, caught.value.column) == (3, 7)
     with pytest.raises(ParseError) as caught:
-        load("i:6\nA:f32[i] -> C:f32[i], D:f32[7]\n".replace(", D", " D") + "L_i C_i = A_i\nL_i D_i = A_i\n")
-    assert (caught.value.line, caught.value.column) == (2, 23)
+        load("i:6\nA:f32[i] -> C:f32[i] D:f32[7]\nL_i C_i = A_i\nL_i D_i = A_i\n")
+    assert (caught.value.line, caught.value.column) == (2, 22)
     assert "element D_{6} is never written" in str(caught.value)
 
 
@@ -509,24 +513,33 @@ def test_weak_numbers_adapt_and_strong_ones_do_not() -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
-def test_generated_programs_are_well_formed_and_define_every_output(seed: int) -> None:
-    program = random_program(np.random.default_rng(seed))
-    assert verify(program) == ()
-    rng = np.random.default_rng(seed)
-    inputs = {t.name: rng.integers(1, 3, t.shape) for t in program.inputs}
-    for values in run(program, inputs, DType.F64).values():
-        assert values.dtype.kind != "f" or values.size == 0 or not np.isnan(values).all()
+def test_generated_programs_are_well_formed(seed: int) -> None:
+    assert verify(random_program(np.random.default_rng(seed))) == ()
 
 
-def test_a_hostile_program_is_refused_without_delay() -> None:
+@SETTINGS
+@given(programs())
+def test_a_read_is_called_undefined_exactly_where_brute_force_meets_one(program: Program) -> None:
+    started = frozenset(starts(program))
+    refused = {path for _, path, _ in undefined(program, started) if path}
+    written: set[object] = set()
+    shown = set()
+    for instance in instances(program):
+        for place, assign in instance.touched:
+            read = assign is not Assign.SET
+            if read and place not in written and place[0] not in started:
+                shown.add(instance.path)
+        written.add(instance.touched[0][0])
+    assert refused == shown
+
+
+def test_a_hostile_program_of_1e54_iterations_is_refused_by_arithmetic() -> None:
     loops = [f"{a}{b}" for a in "ijk" for b in "xyz"]
     head = " ".join(f"{name}:1000000" for name in loops)
     text = f"{head}\n-> C:f32\n{' '.join(f'U_{name}' for name in loops)} C += 1.0\n"
-    begun = time.process_time()
     assert found(text)[0][0] == "size"
-    assert time.process_time() - begun < 5
 
 
-def test_axes_print_with_their_loops() -> None:
+def test_a_bound_loop_is_well_formed_for_cuda() -> None:
     program = scale(kind=Kind.BOUND, axis=Axis.TX)
     assert verify(program, "cuda") == ()

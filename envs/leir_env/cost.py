@@ -1,0 +1,269 @@
+"""An analytical cost model: deterministic, needs no device, and ranks candidates before they are built.
+
+Each equation is charged for what one iteration of its innermost serial loop executes (operations, loads,
+stores, the latency of its accumulation), with whatever does not depend on a loop hoisted out of it, and
+for the cache lines it moves between levels. The reference machine is one core with 256-bit vectors.
+After the usual roofline and reuse-distance arguments (Williams et al. 2009; Wolf and Lam 1991).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from envs.leir_env.ir import (
+    Access,
+    Assign,
+    Block,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Equation,
+    Expr,
+    Index,
+    Kind,
+    Loop,
+    Program,
+    Role,
+    Statement,
+    Tensor,
+    children,
+)
+from envs.leir_env.ops import OPS
+from envs.leir_env.tree import equations
+from envs.leir_env.traffic import Reference, moved_cycles, reference
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A core: bytes of a vector, vector registers, operations a cycle, and latencies in cycles."""
+
+    hertz: float = 3.2e9
+    vector_bytes: int = 32
+    registers: int = 16
+    arithmetic: float = 2.0
+    loads: float = 2.0
+    stores: float = 1.0
+    issue: float = 5.0
+    latency: float = 4.0
+    loop: float = 1.0
+    """Cycles of control in one iteration of a serial loop."""
+    launch: float = 8000.0
+    """Cycles to start a parallel loop."""
+    allocation: float = 150.0
+    """Cycles to allocate a temporary too large for the stack frame."""
+    stack_bytes: int = 1024
+
+
+CORE = Machine()
+
+_SLOW: Mapping[str, float] = {"div": 5, "sqrt": 6, "rsqrt": 9, "floordiv": 20, "mod": 20, "select": 1.5, "floor": 2}
+"""Cycles of one vector operation, where it is not pipelined like an addition."""
+
+_CALLS: Mapping[str, float] = {
+    "exp": 20,
+    "log": 22,
+    "tanh": 35,
+    "erf": 35,
+    "sigmoid": 28,
+    "pow": 60,
+    "sin": 40,
+    "cos": 40,
+}
+"""Cycles for each element of a function of the mathematical library."""
+
+
+def estimate(program: Program, threads: int = 1) -> float:
+    """Return the predicted time of one run in seconds."""
+    total = 0.0
+    declared = {tensor.name: tensor for tensor in program.tensors}
+    for statement in program.body:
+        used = {e.target.tensor for e in equations(statement)} | {
+            name for e in equations(statement) for name in _names(e)
+        }
+        tensors = tuple(declared[name] for name in sorted(used) if name in declared)
+        total += nest_cycles(statement, tensors, threads)
+    return total / CORE.hertz
+
+
+@functools.lru_cache(maxsize=32768)
+def nest_cycles(statement: Statement, tensors: tuple[Tensor, ...], threads: int = 1) -> float:
+    """Predicted cycles of one top-level nest; `tensors` are those of the header that it uses."""
+    known = {tensor.name: tensor for tensor in tensors}
+    return _statement(statement, (), known, threads)
+
+
+def _names(equation: Equation) -> Iterator[str]:
+    stack: list[Expr] = [equation.target, equation.value, *equation.guard]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Access):
+            yield node.tensor
+        stack.extend(children(node))
+
+
+def _statement(statement: Statement, loops: tuple[Loop, ...], known: dict[str, Tensor], threads: int) -> float:
+    """Cycles of all executions of `statement` under `loops`."""
+    if isinstance(statement, Equation):
+        executed, moved = _equation(statement, loops, known), moved_cycles(statement, loops, known)
+        return max(executed, moved) + 0.25 * min(executed, moved)
+    inner = {**known, **{tensor.name: tensor for tensor in statement.block.tensors}}
+    entered = (*loops, statement)
+    trips = math.prod(loop.extent for loop in entered)
+    cycles = sum(_statement(child, entered, inner, threads) for child in statement.block.body)
+    for tensor in statement.block.tensors:
+        if tensor.nbytes >= CORE.stack_bytes:
+            cycles += trips * CORE.allocation
+        cycles += trips * _start(tensor, statement.block)
+    if statement.kind is Kind.SERIAL:
+        cycles += trips * CORE.loop
+    if statement.kind is Kind.PARALLEL:
+        cycles = cycles / min(threads, statement.extent) + CORE.launch * trips / statement.extent * (threads > 1)
+    return cycles
+
+
+def _start(tensor: Tensor, block: Block) -> float:
+    """Cycles to write the initial value of an implicitly started reduction."""
+    first = next((e for s in block.body for e in equations(s) if e.target.tensor == tensor.name), None)
+    if first is None or first.assign is Assign.SET or tensor.role is not Role.TEMPORARY:
+        return 0.0
+    return max(1.0, tensor.nbytes / CORE.vector_bytes)
+
+
+def _equation(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Tensor]) -> float:
+    """Cycles of the instructions of one equation, over all its iterations."""
+    frame = _Frame.of(loops, known)
+    work = _Work()
+    seen: set[Expr] = set()
+    for expr in (equation.value, *equation.guard):
+        _charge(expr, frame, work, seen)
+    target = reference(equation.target, known)
+    copies, hoisted = frame.copies(target.indices), frame.hoisted(target.indices)
+    vectors = frame.vectors(target.indices, target.dtype)
+    lanes = frame.lane_cost(target)
+    latency = 0.0
+    if equation.assign is not Assign.SET:
+        # x += a*b is one fused multiply-add.
+        fused = equation.assign is Assign.ADD and isinstance(equation.value, Call) and equation.value.op == "mul"
+        work.arithmetic += 0.0 if fused else frame.copies(None) * vectors
+        work.loads += copies * lanes / hoisted
+        if hoisted > 1:
+            quick = equation.assign in (Assign.MAX, Assign.MIN)
+            latency = (CORE.latency / 4 if quick else CORE.latency) * frame.chain(target.indices)
+            work.registers += copies * vectors
+    work.stores += copies * lanes / hoisted
+    spilled = max(0.0, work.registers + work.operands - CORE.registers)
+    work.loads += spilled
+    work.stores += spilled
+    issued = (work.arithmetic + work.loads + work.stores) / CORE.issue
+    bound = max(
+        work.arithmetic / CORE.arithmetic, work.loads / CORE.loads, work.stores / CORE.stores, latency, issued
+    )
+    guard = 1.0 if equation.guard else 0.0
+    return frame.trips * (bound + work.serial + guard)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one iteration of the innermost serial loop executes."""
+
+    arithmetic: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    serial: float = 0.0
+    """Cycles of library calls and of operations that do not overlap."""
+    registers: float = 0.0
+    operands: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The loops of an equation, by how they are executed."""
+
+    known: Mapping[str, Tensor]
+    serial: tuple[Loop, ...]
+    unrolled: tuple[Loop, ...]
+    """Unrolled loops below the innermost serial one: their copies share what does not depend on them."""
+    vector: Loop | None
+    trips: float
+    """Iterations of the innermost serial loop in all."""
+
+    @classmethod
+    def of(cls, loops: tuple[Loop, ...], known: Mapping[str, Tensor]) -> _Frame:
+        serial = tuple(loop for loop in loops if loop.kind in (Kind.SERIAL, Kind.PARALLEL, Kind.BOUND))
+        last = max((n for n, loop in enumerate(loops) if loop in serial), default=-1)
+        unrolled = tuple(loop for loop in loops[last + 1 :] if loop.kind is Kind.UNROLLED)
+        outer = tuple(loop for loop in loops[: last + 1] if loop.kind is Kind.UNROLLED)
+        vector = next((loop for loop in loops if loop.kind is Kind.VECTOR), None)
+        trips = float(math.prod(loop.extent for loop in (*serial, *outer)))
+        return cls(known, serial, unrolled, vector, trips)
+
+    def copies(self, indices: frozenset[str] | None) -> int:
+        """How many unrolled copies differ (all, for None)."""
+        return math.prod(loop.extent for loop in self.unrolled if indices is None or loop.index in indices)
+
+    def chain(self, indices: frozenset[str]) -> int:
+        """How many dependent accumulations one iteration of the serial loop makes."""
+        return math.prod(loop.extent for loop in self.unrolled if loop.index not in indices)
+
+    def hoisted(self, indices: frozenset[str]) -> int:
+        """Iterations over which a value that depends on `indices` stays the same, and in a register."""
+        times = 1
+        for loop in reversed(self.serial):
+            if loop.index in indices:
+                break
+            times *= loop.extent
+        return times
+
+    def vectors(self, indices: frozenset[str], dtype: DType) -> int:
+        """Vector registers (or scalars) that a value fills."""
+        if self.vector is None or self.vector.index not in indices:
+            return 1
+        return max(1, math.ceil(self.vector.extent * dtype.itemsize / CORE.vector_bytes))
+
+    def lane_cost(self, access: Reference) -> float:
+        """Loads or stores that one execution of an access takes."""
+        if self.vector is None or self.vector.index not in access.indices:
+            return 1.0
+        if access.stride(self.vector.index) == 1:
+            return float(self.vectors(access.indices, access.dtype))
+        return 2.0 * self.vector.extent
+
+
+def _charge(expr: Expr, frame: _Frame, work: _Work, seen: set[Expr]) -> frozenset[str]:
+    """Charge for a value, once however often it occurs, and return the indices it depends on."""
+    if isinstance(expr, Index):
+        return frozenset((expr.name,))
+    if isinstance(expr, Const):
+        return frozenset()
+    if isinstance(expr, Access):
+        access = reference(expr, frame.known)
+        if expr not in seen:
+            seen.add(expr)
+            cost = frame.copies(access.indices) * frame.lane_cost(access)
+            hoisted = frame.hoisted(access.indices)
+            work.loads += cost / hoisted
+            if hoisted == 1:
+                work.operands += 1
+        return access.indices
+    indices = frozenset[str]().union(*(_charge(child, frame, work, seen) for child in children(expr)))
+    if expr in seen:
+        return indices
+    seen.add(expr)
+    times = frame.copies(indices) / frame.hoisted(indices)
+    vectors = frame.vectors(indices, DType.F32)
+    if isinstance(expr, Cast):
+        work.arithmetic += times * vectors
+        return indices
+    assert isinstance(expr, Call)
+    if expr.op in _CALLS:
+        lanes = frame.vector.extent if frame.vector and frame.vector.index in indices else 1
+        work.serial += times * lanes * _CALLS[expr.op]
+    elif expr.op in _SLOW:
+        work.serial += times * vectors * _SLOW[expr.op]
+    elif OPS[expr.op].typing != "integer":
+        work.arithmetic += times * vectors
+    return indices

@@ -1,0 +1,170 @@
+"""An exported PyTorch program to Relax loops, through TVM's importer where that is right.
+
+TVM 0.27 computes products and convolutions in float32 whatever their dtype, flattens embeddings, gives
+integer tensors integer scalars, and lacks some reductions: these have their own converters here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ImportProblem(ValueError):
+    """A module that can't be imported; the message says what, where and what to do."""
+
+
+def to_relax(exported: torch.export.ExportedProgram) -> Any:
+    """Return the legalised Relax module. Errors name the node."""
+    from tvm import relax, transform
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    _promote(exported)
+    current: list[Any] = [None]
+    importer = ExportedProgramImporter()
+    table = importer.convert_map | {
+        "convolution.default": _convolution(importer),
+        "matmul.default": _matmul(importer),
+        "mm.default": _matmul(importer),
+        "bmm.default": _matmul(importer),
+        "embedding.default": _embedding(importer),
+        "amax.default": _reduction(importer, relax.op.max),
+        "amin.default": _reduction(importer, relax.op.min),
+        "prod.dim_int": _reduction(importer, relax.op.prod),
+    }
+
+    def tracked(convert: Any) -> Any:
+        def call(node: Any) -> Any:
+            current[0] = node
+            return convert(node)
+
+        return call
+
+    importer.convert_map = {name: tracked(convert) for name, convert in table.items()}
+    for node in exported.graph.nodes:
+        if node.op == "call_function" and node.target.__name__ not in importer.convert_map:
+            raise ImportProblem(f"operator {node.target} (node {node.name}) has no import{source_of(node)}")
+    try:
+        module = importer.from_exported_program(exported, True, True, False, None)
+    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
+        node = current[0]
+        raise ImportProblem(
+            f"operator {node.target} (node {node.name}) can't be imported: {first_line(error)}{source_of(node)}"
+        ) from None
+    steps = [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.LegalizeOps(),
+    ]
+    try:
+        return transform.Sequential(steps)(module)
+    except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
+        raise ImportProblem(f"TVM can't write the module as loops: {first_line(error)}") from None
+
+
+_ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "pow"})
+
+
+def _promote(exported: torch.export.ExportedProgram) -> None:
+    """Cast integer operands of arithmetic whose result is a float: TVM would cast the float scalar instead."""
+    import torch
+
+    for node in list(exported.graph.nodes):
+        result = node.meta.get("val")
+        if operator_name(node) not in _ARITHMETIC or not result.is_floating_point():
+            continue
+        for operand in node.all_input_nodes:
+            if not operand.meta["val"].is_floating_point():
+                with exported.graph.inserting_before(node):
+                    options = {"dtype": result.dtype}
+                    cast = exported.graph.call_function(torch.ops.aten._to_copy.default, (operand,), options)
+                cast.meta = {**node.meta, "val": operand.meta["val"].to(result.dtype)}
+                node.replace_input_with(operand, cast)
+
+
+def _matmul(importer: Any) -> Any:
+    """A converter for products; TVM's own always returns float32."""
+    from tvm import relax
+
+    def convert(node: Any) -> Any:
+        return importer.block_builder.emit(relax.op.matmul(*(importer.env[tensor] for tensor in node.args)))
+
+    return convert
+
+
+def _convolution(importer: Any) -> Any:
+    """A converter for convolutions of one to three dimensions; TVM's own always returns float32."""
+    from tvm import relax
+
+    def convert(node: Any) -> Any:
+        x, weight, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
+        name = f"conv{len(strides)}d" + ("_transpose" if transposed else "")
+        options = {"output_padding": output_padding} if transposed else {}
+        result = importer.block_builder.emit(
+            getattr(relax.op.nn, name)(
+                importer.env[x],
+                importer.env[weight],
+                strides=strides,
+                padding=padding * 2,
+                dilation=dilation,
+                groups=groups,
+                **options,
+            )
+        )
+        if bias is None:
+            return result
+        shape = [1, -1, *[1] * len(strides)]
+        broadcast = importer.block_builder.emit(relax.op.reshape(importer.env[bias], shape))
+        return importer.block_builder.emit(relax.op.add(result, broadcast))
+
+    return convert
+
+
+def _embedding(importer: Any) -> Any:
+    """A converter for embeddings; TVM's own flattens the indices."""
+    from tvm import relax
+
+    def convert(node: Any) -> Any:
+        table, indices = (importer.env[tensor] for tensor in node.args[:2])
+        return importer.block_builder.emit(relax.op.take(table, indices, axis=0))
+
+    return convert
+
+
+def _reduction(importer: Any, operator: Any) -> Any:
+    """A converter for `operator(x, dims, keepdim)`."""
+
+    def convert(node: Any) -> Any:
+        x, dims, keepdim = (*node.args, *(None, False)[len(node.args) - 1 :])
+        axes = None if dims == [] else dims
+        return importer.block_builder.emit(operator(importer.env[x], axes, keepdim))
+
+    return convert
+
+
+def operator_name(node: Any) -> str:
+    """`dropout` for a node of `aten.dropout.default`."""
+    return node.target.__name__.partition(".")[0] if node.op == "call_function" else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def source_of(node: Any) -> str:
+    """The last line of the module's own code that a node came from."""
+    found = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    places = [
+        (line, found[at + 1] if at + 1 < len(found) else "")
+        for at, line in enumerate(found)
+        if line.startswith('File "') and "/torch/" not in line
+    ]
+    if not places:
+        return ""
+    where, code = places[-1]
+    _, path, rest = where.split('"', 2)
+    return f", at {Path(path).name}:{rest.split('line ')[1].split(',')[0]}: {code}"
