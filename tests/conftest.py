@@ -1,4 +1,4 @@
-"""Keep tests out of the user's cache: stores, references and the measurement lock go to a temporary folder."""
+"""Keep tests out of the user's cache: store, references and measurement lock go to a temporary folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The statistics of a measurement: pure functions of samples; the clock lives in the harness.
+"""The statistics of a measurement: functions of samples; the clock belongs to the harness.
 
 Candidate and baseline are timed in turn, in random order within each pair, so that drift of the machine hits
 both; the speedup is the ratio of their medians, which 20 pairs know to about 3 % and 100 to under 1 %.
@@ -6,7 +6,7 @@ both; the speedup is the ratio of their medians, which 20 pairs know to about 3 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +92,30 @@ def enough(candidate: Samples, baseline: Samples, spent: float, rules: Rules) ->
         return True
     low, high = interval(candidate, baseline)
     return (high - low) / 2 <= rules.width * ratio(candidate, baseline)
+
+
+def interleave(
+    candidate: Callable[[], float],
+    baseline: Callable[[], float],
+    rules: Rules,
+    rng: np.random.Generator,
+    clock: Callable[[], float],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Call both in turn, in random order within each pair, until the rules have enough; return the samples.
+
+    Each call runs a block and returns its seconds for one run. `clock` gives seconds.
+    """
+    blocks = (candidate, baseline)
+    samples: tuple[list[float], list[float]] = ([], [])
+    started = clock()
+    for first in order(rules.most, rng):
+        for which in (0, 1) if first else (1, 0):
+            samples[which].append(blocks[which]())
+        count = len(samples[0])
+        # An answer costs up to a millisecond: ask now and then.
+        if (count <= rules.glimpse or count % 10 == 0) and enough(*samples, clock() - started, rules):
+            break
+    return tuple(samples[0]), tuple(samples[1])
 
 
 def invalid(candidate: Samples, floor: float) -> str:

@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,7 +26,7 @@ from envs.common.store import Key, Store
 from envs.common.workers import Pool, Worker
 from envs.leir_env.harness import Harness, Limits, Verdict
 from envs.leir_env.ir import Program
-from envs.leir_env.oracle import Oracle, interface_problem
+from envs.leir_env.oracle import Oracle, admit, interface_problem
 from envs.leir_env.printer import key
 from envs.leir_env.roofline import roofline_seconds
 from envs.leir_env.strategies.base import Exactness
@@ -47,6 +47,9 @@ SUSPICIOUS_ROOFLINE = 0.9
 CONFIRMED = 0.5
 """An audit confirms a result if it finds at least this much of the speedup."""
 
+SHORTEST = 20e-6
+"""Seconds of the baseline below which a task measures mostly the cost of a call, some microseconds."""
+
 ROOT_PATIENCE = 6.0
 """The root is often slow, and is measured once: it gets so many times a candidate's seconds."""
 
@@ -66,6 +69,8 @@ class RootFacts:
     """Time of the root over that of the baseline; None if the root can't be timed."""
     digests: Mapping[str, str]
     """Of the compiled root's outputs, by name of check."""
+    seconds: float | None
+    """Time of one run of the baseline."""
 
 
 class Evaluator:
@@ -160,11 +165,19 @@ class Evaluator:
             stored = self.store.fact("root", k)
             if stored is None:
                 measured = self._measure_root()
-                stored = self.store.put_fact(
-                    "root", k, {"ratio": measured.ratio, "digests": dict(measured.digests)}
-                )
+                stored = self.store.put_fact("root", k, asdict(measured))
             self._facts = RootFacts(**stored)
         return self._facts
+
+    def admit(self) -> tuple[str, ...]:
+        """Say why the root is unfit to be a task, or return nothing: the oracle's reasons, and how short it is."""
+        reasons = admit(self.root, self.oracle)
+        seconds = None if reasons else self.facts().seconds
+        if seconds is not None and seconds < SHORTEST:
+            return (
+                f"a run takes {seconds * 1e6:.1f} us; under {SHORTEST * 1e6:.0f} us, calling it is most of that",
+            )
+        return reasons
 
     def close(self) -> None:
         """End the workers. A later evaluation starts new ones."""
@@ -292,11 +305,12 @@ class Evaluator:
         if baseline.status is not Status.OK:
             raise EvaluatorError(f"the {harness.baseline_name} is {baseline.status}: {baseline.detail}")
         if root.status is not Status.OK:
-            return RootFacts(None, {})
-        if self._key.task == self._key.baseline:
-            return RootFacts(1.0, root.digests)
-        timed = harness.time(self.root, exactness, self.oracle, limits, worker)
-        return RootFacts(1 / timed.timing.ratio if timed.timing else None, root.digests)
+            return RootFacts(None, {}, None)
+        timed = harness.time(self.root, exactness, self.oracle, limits, worker).timing
+        if timed is None:
+            return RootFacts(None, root.digests, None)
+        ratio = 1.0 if self._key.task == self._key.baseline else 1 / timed.ratio
+        return RootFacts(ratio, root.digests, float(np.median(timed.baseline)))
 
 
 @functools.cache

@@ -123,9 +123,10 @@ def _index_form(expr: Call, extents: Mapping[str, int]) -> Expr:
         right = type(form)(tuple((a, -c) for a, c in form.terms if c < 0), -form.constant)
         return Call(op, (left.expression(), right.expression()))
     if expr.op in _NEUTRAL and all(map(is_index_expression, expr.args)):
-        left, right = (bounds(arg, extents) for arg in expr.args)
-        if left and right and (left[1] <= right[0] or right[1] <= left[0]):
-            return expr.args[(left[0] < right[0]) == (expr.op == "max")]
+        first, second = expr.args
+        low, high = bounds(Call("sub", (first, second)), extents) or (-1, 1)
+        if high <= 0 or low >= 0:
+            return first if (high <= 0) == (expr.op == "min") else second
     return simplify(expr, extents) if is_index_expression(expr) else expr
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from envs.leir_env.ir import DType, Program
-from envs.leir_env.torch_relax import ImportProblem, first_line, operator_name, source_of, to_relax
+from envs.leir_env.torch_relax import ImportProblem, first_line, operator_name, source_of, to_relax, user_line
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +139,7 @@ def _outputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
         shapes = " ".join(f"{_dtype(t.dtype)}{list(t.shape)}" for t in inputs).replace(", ", ",")
         raise ImportProblem(
-            f"{type(module).__name__} fails on inputs {shapes or '(none)'}: {first_line(error)}{_userfirst_line(error)}"
+            f"{type(module).__name__} fails on inputs {shapes or '(none)'}: {first_line(error)}{user_line(error)}"
         ) from None
     results = tuple(tree_leaves(result))
     for tensor in results:
@@ -162,12 +160,12 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.Exp
         exported = torch.export.export(module, inputs)
     except GuardOnDataDependentSymNode as error:
         raise ImportProblem(
-            f"control flow or a shape depends on the values of a tensor{_userfirst_line(error)}; a program has one "
+            f"control flow or a shape depends on the values of a tensor{user_line(error)}; a program has one "
             "path: use torch.where, or fix the choice in the constructor"
         ) from None
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
         raise ImportProblem(
-            f"torch.export refuses the module: {first_line(error)}{_userfirst_line(error)}"
+            f"torch.export refuses the module: {first_line(error)}{user_line(error)}"
         ) from None
     _refuse_training(module, exported)
     return exported.run_decompositions(decompositions())
@@ -259,17 +257,6 @@ def _numpy(dtype: DType) -> npt.DTypeLike:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
-
-
-def _user_line(error: BaseException) -> str:
-    """The last line outside PyTorch and this package that an error passed through."""
-    ours = str(Path(__file__).parent)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/torch/" not in frame.filename and not frame.filename.startswith(ours)
-    ]
-    return f", at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
 
 
 def _place_of(operator: str, exported: torch.export.ExportedProgram) -> str:

@@ -186,7 +186,7 @@ class _Machine:
         extents = dict(zip(names, grid.shape, strict=True))
         window = {
             access: self.buffers[access.tensor][
-                tuple(slice(extents[s.name]) for s in access.subscripts if isinstance(s, Index))
+                (*(slice(extents[s.name]) for s in access.subscripts if isinstance(s, Index)), ...)
             ]
             for access in (*factors, equation.target)
         }

@@ -197,34 +197,11 @@ def measure(job: Job, rules: timing.Rules) -> TimeReport:
 
         return run
 
-    samples = interleave(block(0), block(1), rules, rng)
+    with no_collection():
+        samples = timing.interleave(block(0), block(1), rules, rng, time.perf_counter)
     damage += filter(None, (slot.bench.damage() for slot in slots))
     outputs = {slot.bench.name: slot.results[0] for slot in slots}
     return TimeReport(*samples, outputs, damage[0] if damage else "")
-
-
-def interleave(
-    candidate: Callable[[], float],
-    baseline: Callable[[], float],
-    rules: timing.Rules,
-    rng: np.random.Generator,
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Call both in turn, in random order within each pair, until the rules have enough; return their results.
-
-    Each call runs one block and returns its seconds for one run.
-    """
-    blocks = (candidate, baseline)
-    samples: tuple[list[float], list[float]] = ([], [])
-    started = time.perf_counter()
-    with _no_collection():
-        for first in timing.order(rules.most, rng):
-            for which in (0, 1) if first else (1, 0):
-                samples[which].append(blocks[which]())
-            count, spent = len(samples[0]), time.perf_counter() - started
-            # An answer costs up to a millisecond: ask now and then.
-            if (count <= rules.glimpse or count % 10 == 0) and timing.enough(*samples, spent, rules):
-                break
-    return tuple(samples[0]), tuple(samples[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +219,7 @@ def _warm_up(bench: Bench, kernels: tuple[Kernel, ...], rng: np.random.Generator
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Keep Python's garbage collector out of measurements."""
     collecting = gc.isenabled()
     gc.disable()

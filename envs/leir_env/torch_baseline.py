@@ -84,7 +84,7 @@ def race(
     import torch
 
     from envs.leir_env.build import build
-    from envs.leir_env.measure import Buffer, interleave
+    from envs.leir_env.measure import Buffer, no_collection
 
     torch.set_num_threads(threads)
     place, _, name = module.loader.partition(":")
@@ -107,12 +107,10 @@ def race(
         theirs = runner(*given)
         theirs = theirs if isinstance(theirs, tuple | list) else (theirs,)
         _compare(program, [buffer.array for buffer in outputs], [t.double().numpy() for t in theirs])
-        return interleave(
-            _block(lambda: kernel(*handed), rules),
-            _block(lambda: runner(*given), rules),
-            rules,
-            np.random.default_rng(),
-        )
+        ours = _block(lambda: kernel(*handed), rules)
+        module_block = _block(lambda: runner(*given), rules)
+        with no_collection():
+            return timing.interleave(ours, module_block, rules, np.random.default_rng(), time.perf_counter)
 
 
 def arguments_of(program: Program, network: Any, examples: tuple[Any, ...]) -> Mapping[str, Array]:

@@ -6,6 +6,7 @@ integer tensors integer scalars, and lacks some reductions: these have their own
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,3 +169,14 @@ def source_of(node: Any) -> str:
     where, code = places[-1]
     _, path, rest = where.split('"', 2)
     return f", at {Path(path).name}:{rest.split('line ')[1].split(',')[0]}: {code}"
+
+
+def user_line(error: BaseException) -> str:
+    """The last line outside PyTorch and this package that an error passed through."""
+    ours = str(Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/torch/" not in frame.filename and not frame.filename.startswith(ours)
+    ]
+    return f", at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""

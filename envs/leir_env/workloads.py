@@ -91,12 +91,17 @@ def names(suite: str | None = None) -> tuple[str, ...]:
     return tuple(name for name, entry in _table().items() if suite in (None, entry.suite))
 
 
+def reference(name: str) -> Reference:
+    """Return the PyTorch module that a shipped workload was imported from."""
+    return _table()[_of_family(name, {})].reference
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     suite: str
     family: str
     size: Mapping[str, int]
-    reference: Reference | None
+    reference: Reference
 
 
 @functools.cache
@@ -108,8 +113,8 @@ def _table() -> Mapping[str, _Entry]:
         for name, entry in entries.items():
             if name in table:
                 raise WorkloadError(f"workload {name} stands in the suites {table[name].suite} and {suite}")
-            reference = Reference(entry["torch"], tuple(entry.get("arguments", {}).items()), entry["inputs"])
-            table[name] = _Entry(suite, entry["family"], MappingProxyType(entry["size"]), reference)
+            source = Reference(entry["torch"], tuple(entry.get("arguments", {}).items()), entry["inputs"])
+            table[name] = _Entry(suite, entry["family"], MappingProxyType(entry["size"]), source)
     return MappingProxyType(table)
 
 

@@ -98,3 +98,42 @@ def test_the_order_within_pairs_is_random_and_seeded():
     order = timing.order(1000, np.random.default_rng(0))
     assert 400 < order.sum() < 600
     assert np.array_equal(order, timing.order(1000, np.random.default_rng(0)))
+
+
+class Machine:
+    """A clock, and kernels that take their seconds on it, on a machine that gets slower and slower."""
+
+    def __init__(self, slowing):
+        self.now = 0.0
+        self.slowing = slowing
+        self.rng = np.random.default_rng(0)
+
+    def kernel(self, seconds):
+        def run():
+            took = seconds * (1 + self.slowing * self.now) * self.rng.lognormal(0, 0.02)
+            self.now += took
+            return took
+
+        return run
+
+
+def test_drift_of_the_machine_does_not_touch_the_ratio():
+    machine = Machine(slowing=3.0)
+    candidate, baseline = timing.interleave(
+        machine.kernel(1e-3), machine.kernel(2e-3), RULES, np.random.default_rng(0), lambda: machine.now
+    )
+    assert baseline[-1] > 1.5 * baseline[0]
+    assert timing.ratio(candidate, baseline) == pytest.approx(2, rel=0.1)
+
+
+def test_a_steady_machine_stops_at_the_fewest_pairs_and_a_noisy_one_at_the_budget():
+    steady, noisy = Machine(0), Machine(0)
+    noisy.rng = type("Noise", (), {"lognormal": lambda self, *_: np.random.default_rng().lognormal(0, 2)})()
+    one = timing.interleave(
+        steady.kernel(1e-3), steady.kernel(1e-3), RULES, np.random.default_rng(0), lambda: steady.now
+    )
+    assert len(one[0]) == len(one[1]) == RULES.pairs
+    two = timing.interleave(
+        noisy.kernel(1e-3), noisy.kernel(1e-3), RULES, np.random.default_rng(0), lambda: noisy.now
+    )
+    assert len(two[0]) > RULES.pairs

@@ -1,0 +1,196 @@
+"""The laws that every registered strategy obeys, on generated programs and on the shipped suite."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from envs.common.actions import STOP, Action, parse_action
+from envs.leir_env import strategies
+from envs.leir_env.generate import random_inputs, random_program
+from envs.leir_env.interp import run
+from envs.leir_env.ir import DType, Program
+from envs.leir_env.parser import parse
+from envs.leir_env.printer import key, show
+from envs.leir_env.strategies import REGISTRY, Exactness
+from envs.leir_env.verify import verify
+from envs.leir_env.workloads import load, names
+
+SEEDS = range(120)
+CODES = {
+    "unknown_strategy",
+    "unknown_site",
+    "wrong_parameter",
+    "no_effect",
+    "structure",
+    "dependence",
+    "extent",
+    "kind",
+    "scope",
+    "size",
+}
+
+
+@functools.cache
+def applied() -> dict[str, list[tuple[Program, Action, strategies.Outcome, int]]]:
+    """Random legal actions along random walks, by strategy: program before, action, outcome, input seed."""
+    found: dict[str, list[tuple[Program, Action, strategies.Outcome, int]]] = {name: [] for name in REGISTRY}
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        program = random_program(rng)
+        for _ in range(4):
+            by_strategy: dict[str, list[Action]] = {}
+            for action in strategies.legal(program):
+                if action != STOP:
+                    by_strategy.setdefault(action.name, []).append(action)
+            rarest = sorted(by_strategy, key=lambda name: len(found[name]))[:3]
+            if not rarest:
+                break
+            actions = by_strategy[rarest[int(rng.integers(len(rarest)))]]
+            action = actions[int(rng.integers(len(actions)))]
+            outcome = strategies.apply(program, action)
+            found[action.name].append((program, action, outcome, seed))
+            program = outcome.program
+    return found
+
+
+every_strategy = pytest.mark.parametrize("name", REGISTRY)
+
+
+@every_strategy
+def test_generated_programs_exercise_the_strategy(name: str) -> None:
+    assert len(applied()[name]) >= 8
+
+
+@every_strategy
+def test_the_result_is_well_formed_and_round_trips(name: str) -> None:
+    for before, action, outcome, _ in applied()[name]:
+        assert verify(outcome.program) == (), f"{show(before)}\n{action}\n{show(outcome.program)}"
+        assert parse(show(outcome.program)) == outcome.program
+
+
+@every_strategy
+def test_the_result_computes_the_same_values(name: str) -> None:
+    for before, action, outcome, seed in applied()[name]:
+        inputs = random_inputs(before, np.random.default_rng(seed))
+        expected, found = run(before, inputs), run(outcome.program, inputs)
+        context = f"{show(before)}\n{action}\n{show(outcome.program)}"
+        for output in expected:
+            if outcome.exactness is Exactness.EXACT:
+                assert found[output].tobytes() == expected[output].tobytes(), context
+        if outcome.exactness is not Exactness.EXACT:
+            doubles = run(before, inputs, DType.F64), run(outcome.program, inputs, DType.F64)
+            for output in expected:
+                np.testing.assert_allclose(doubles[1][output], doubles[0][output], rtol=1e-11, atol=1e-11, err_msg=context)
+
+
+@every_strategy
+def test_the_result_is_another_program(name: str) -> None:
+    for before, action, outcome, _ in applied()[name]:
+        assert key(outcome.program) != key(before), f"{show(before)}\n{action}"
+
+
+@every_strategy
+def test_applying_is_deterministic_and_leaves_the_input_alone(name: str) -> None:
+    for before, action, outcome, _ in applied()[name][:10]:
+        text = show(before)
+        assert strategies.apply(before, action) == outcome
+        assert show(before) == text
+
+
+@every_strategy
+def test_the_action_text_round_trips(name: str) -> None:
+    for _, action, _, _ in applied()[name]:
+        assert parse_action(str(action)) == action
+
+
+@every_strategy
+def test_the_rationale_names_every_parameter(name: str) -> None:
+    for before, action, _, _ in applied()[name]:
+        text = strategies.rationale(before, action)
+        assert text.endswith(".") and len(text) > 40
+        for value in action.args:
+            assert value in text, f"{action}: {text}"
+
+
+@every_strategy
+def test_the_menu_is_what_trying_everything_finds(name: str) -> None:
+    strategy = REGISTRY[name]
+    for before, _, _, _ in applied()[name][:12]:
+        offered = [action for action in strategies.legal(before) if action.name == name]
+        accepted = [
+            Action(name, site, args)
+            for site, args in strategy.candidates(before)
+            if strategies.refusal(before, Action(name, site, args)) is None
+        ]
+        assert sorted(map(str, offered)) == sorted(map(str, accepted))
+        assert len(set(offered)) == len(offered)
+
+
+@every_strategy
+def test_a_refusal_has_a_code_and_a_sentence(name: str) -> None:
+    strategy = REGISTRY[name]
+    refused = 0
+    for before, _, _, _ in applied()[name][:12]:
+        for site, args in strategy.candidates(before):
+            refusal = strategies.refusal(before, Action(name, site, args))
+            if refusal is not None:
+                refused += 1
+                assert refusal.code in CODES
+                assert 15 < len(refusal.sentence) < 400 and "\n" not in refusal.sentence
+        wrong = strategies.refusal(before, Action(name, ("nothing",) * len(strategy.site_kinds), ("x",)))
+        assert wrong is not None and wrong.code == "unknown_site"
+
+
+@every_strategy
+def test_the_docstring_states_requirements_and_a_rewriting(name: str) -> None:
+    text = type(REGISTRY[name]).__doc__ or ""
+    assert re.search(r"\n    Requires:\n        1\. ", text)
+    assert re.search(r"\n    Rewrite:\n", text) and "->" in text
+
+
+@pytest.mark.parametrize(
+    "text, there, back",
+    [
+        ("i:12\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "loop_split(i; 4)", "loop_fusion(io, ii)"),
+        (
+            "i:12 j:5\nA:f32[i,j] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j}\n",
+            "loop_reorder(i, j)",
+            "loop_reorder(j, i)",
+        ),
+        (
+            "i:12\nA:f32[i] -> C,D:f32[i]\nL_i C_i = A_i\nL_i D_i = C_i+1.0\n",
+            "operator_fusion(i, i.2; 1)",
+            "operator_fission(i; 2)",
+        ),
+    ],
+)
+def test_inverse_pairs_return_to_the_same_key(text: str, there: str, back: str) -> None:
+    before = parse(text)
+    after = strategies.apply(before, parse_action(there)).program
+    assert key(strategies.apply(after, parse_action(back)).program) == key(before)
+
+
+@pytest.mark.parametrize("workload", names())
+def test_every_action_on_a_shipped_workload_gives_a_well_formed_program(workload: str) -> None:
+    program = load(workload).program
+    actions = strategies.legal(program)
+    chosen = np.random.default_rng(0).permutation(len(actions))[:25]
+    for number in chosen:
+        after = strategies.apply(program, actions[number]).program
+        assert verify(after) == (), f"{actions[number]}\n{show(after)}"
+
+
+def test_unknown_actions_are_refused_with_a_hint() -> None:
+    program = load("softmax").program
+    refusal = strategies.refusal(program, parse_action("loop_splt(i; 4)"))
+    assert refusal is not None and refusal.code == "unknown_strategy" and "loop_split" in refusal.sentence
+    refusal = strategies.refusal(program, parse_action("loop_split(q; 4)"))
+    assert refusal is not None and refusal.code == "unknown_site"
+    refusal = strategies.refusal(program, parse_action("loop_split(i; 0)"))
+    assert refusal is not None and refusal.code == "wrong_parameter"
+    refusal = strategies.refusal(program, parse_action("loop_vectorization(i; 9)"))
+    assert refusal is not None and refusal.code == "wrong_parameter"
+    with pytest.raises(ValueError, match="no loop q"):
+        strategies.apply(program, parse_action("loop_split(q; 4)"))
