@@ -53,8 +53,6 @@ def workloads(write: bool, check: bool) -> Answer:
     for name in shipped.names():
         reference = shipped.reference(name)
         arguments = ", ".join(f"{argument}={value}" for argument, value in reference.arguments)
-        rows.append(
-            (name, f"{reference.target}({arguments})", reference.inputs, key(shipped.load(name).program))
-        )
+        rows.append((name, f"{reference.target}({arguments})", reference.inputs, key(shipped.load(name).program)))
     data = [dict(zip(("name", "torch", "inputs", "key"), row, strict=True)) for row in rows[1:]]
     return Answer(columns(rows), {"workloads": data})

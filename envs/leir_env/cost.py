@@ -159,9 +159,7 @@ def _equation(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, T
     work.loads += spilled
     work.stores += spilled
     issued = (work.arithmetic + work.loads + work.stores) / CORE.issue
-    bound = max(
-        work.arithmetic / CORE.arithmetic, work.loads / CORE.loads, work.stores / CORE.stores, latency, issued
-    )
+    bound = max(work.arithmetic / CORE.arithmetic, work.loads / CORE.loads, work.stores / CORE.stores, latency, issued)
     guard = 1.0 if equation.guard else 0.0
     return frame.trips * (bound + work.serial + guard)
 

@@ -7,7 +7,7 @@ blocks) that have no iteration of it. Guards stand at the leaves, so that barrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -53,9 +53,7 @@ class Grid:
         """Go inside a bound loop: returns the variable that is its index."""
         assert loop.axis is not None
         if loop.axis in self.bound:
-            raise BuildError(
-                "axis_bound_twice", f"loop {loop.index} is bound to {loop.axis}, as is a loop around it"
-            )
+            raise BuildError("axis_bound_twice", f"loop {loop.index} is bound to {loop.axis}, as is a loop around it")
         return Grid(self.axes, {**self.bound, loop.axis: loop.extent}), self.axes[loop.axis][0]
 
     def guard(self, scope: Scope, body: Stmt) -> Stmt:
@@ -81,29 +79,20 @@ class Grid:
 
 def grid(nest: Statement) -> Grid:
     """Return the grid of a top-level nest. Raises `BuildError` if nothing in it is bound."""
-    grid = _grid(loops_below(nest))
-    if not grid.axes:
-        name = f"loop {nest.index}" if isinstance(nest, Loop) else f"the equation of {nest.target.tensor}"
-        raise BuildError(
-            "unbound", f"{name} stands at the top but no loop in it is bound: bind one to a GPU axis"
-        )
-    return grid
-
-
-def _grid(loops: Iterable[Loop]) -> Grid:
     extents: dict[Axis, int] = {}
-    for loop in loops:
+    for loop in loops_below(nest):
         if loop.axis is not None:
             extents[loop.axis] = max(extents.get(loop.axis, 1), loop.extent)
+    if not extents:
+        name = f"loop {nest.index}" if isinstance(nest, Loop) else f"the equation of {nest.target.tensor}"
+        raise BuildError("unbound", f"{name} stands at the top but no loop in it is bound: bind one to a GPU axis")
     # From the inside out, as they are launched.
     order = (Axis.TX, Axis.TY, Axis.TZ, Axis.BX, Axis.BY, Axis.BZ)
-    return Grid(
-        {axis: (tirx.Var(axis.value, "int32"), extents[axis]) for axis in order if axis in extents}, {}
-    )
+    return Grid({axis: (tirx.Var(axis.value, "int32"), extents[axis]) for axis in order if axis in extents}, {})
 
 
-def start_nest(tensor: Tensor) -> tuple[Grid, tuple[Loop, ...], tuple[Expr, ...], tuple[Expr, ...]]:
-    """A kernel of initial values: its grid and loops, the subscripts in them, and the guard of the tail."""
+def start_nest(tensor: Tensor) -> tuple[tuple[Loop, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+    """A kernel of initial values: its loops, the subscripts in them, and the guard of the tail."""
     empty = Block(())
     threads = min(tensor.size, START_THREADS)
     loops = (
@@ -116,7 +105,7 @@ def start_nest(tensor: Tensor) -> tuple[Grid, tuple[Loop, ...], tuple[Expr, ...]
     for extent in tensor.shape:
         stride //= extent
         subscripts.append(Call("mod", (Call("floordiv", (flat, Const(stride))), Const(extent))))
-    return _grid(loops), loops, tuple(subscripts), (Call("lt", (flat, Const(tensor.size))),)
+    return loops, tuple(subscripts), (Call("lt", (flat, Const(tensor.size))),)
 
 
 def barrier() -> Stmt:
@@ -153,9 +142,7 @@ def check_nest(nest: Statement, declared: Mapping[str, tuple[Tensor, tuple[str, 
                 )
 
 
-def exchanges(
-    statements: tuple[Statement, ...], bound: Mapping[Axis, str], tensors: Mapping[str, Tensor]
-) -> bool:
+def exchanges(statements: tuple[Statement, ...], bound: Mapping[Axis, str], tensors: Mapping[str, Tensor]) -> bool:
     """Does one thread of a block read or overwrite in global memory what another wrote, in these statements?
 
     Raises `BuildError` if it is another block: nothing orders blocks within a kernel.

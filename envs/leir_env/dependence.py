@@ -10,11 +10,19 @@ have one meaning. Opaque subscripts may be any element, opaque conditions may ho
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envs.leir_env import polyhedral
-from envs.leir_env.affine import affine, evaluate, index_names, is_affine_condition, is_quasi_affine, unique
+from envs.leir_env.affine import (
+    Affine,
+    affine,
+    evaluate,
+    index_names,
+    is_affine_condition,
+    is_quasi_affine,
+    unique,
+)
 from envs.leir_env.ir import Access, Assign, Call, Const, Equation, Expr, Index, Loop, children
 from envs.leir_env.tree import Path, substitute
 
@@ -82,19 +90,17 @@ def _reads(expr: Expr, conditions: _Conditions) -> Iterator[Reference]:
         yield from _reads(child, conditions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """An equation in a nest: where it stands, and the loops around it within the nest."""
+    """An equation in a sequence of nests, and the loops around it there."""
 
     equation: Equation
     path: Path
     loops: Extents
     private: Mapping[str, int]
-    """For each tensor that the nest declares around it, how many of `loops` stand around the declaration."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.loops)
+    """For each tensor declared around it inside a loop, how many of `loops` stand around the declaration."""
+    names: tuple[str, ...]
+    """The indices of `loops`."""
 
 
 @functools.lru_cache(maxsize=16384)
@@ -104,7 +110,8 @@ def statements(body: tuple[Equation | Loop, ...]) -> tuple[Statement, ...]:
 
     def visit(statement: Equation | Loop, path: Path, loops: Extents, private: Mapping[str, int]) -> None:
         if isinstance(statement, Equation):
-            found.append(Statement(statement, path, loops, private))
+            names = tuple(name for name, _ in loops)
+            found.append(Statement(statement, path, loops, private, names))
             return
         inner = (*loops, (statement.index, statement.extent))
         if statement.block.tensors:
@@ -118,7 +125,9 @@ def statements(body: tuple[Equation | Loop, ...]) -> tuple[Statement, ...]:
 
 
 def common_loops(s: Statement, t: Statement) -> tuple[str, ...]:
-    """The loops that two statements of one nest both stand in, from the outside in."""
+    """The loops that two statements of one sequence both stand in, from the outside in."""
+    if s is t:
+        return s.names
     depth = 0
     limit = min(len(s.loops), len(t.loops))
     while depth < limit and s.path[depth] == t.path[depth]:
@@ -126,95 +135,139 @@ def common_loops(s: Statement, t: Statement) -> tuple[str, ...]:
     return s.names[:depth]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two references to one tensor, whose instances are compared.
+@dataclass(frozen=True, slots=True, eq=False)
+class Meeting:
+    """Two references to one tensor, at least one a write, that may touch the same element."""
 
-    Indices in `equal` have one value in both instances; the others of the second are renamed (`i'`).
-    """
+    s: Statement
+    a: Reference
+    t: Statement
+    b: Reference
+    private: int
+    """How many of their common loops stand around the tensor's declaration: these agree in both."""
+    agree: frozenset[str]
+    """Loops whose indices agree whenever both touch the same element (`pinned`)."""
 
-    first: Reference
-    second: Reference
-    first_loops: Extents
-    second_loops: Extents
-    equal: frozenset[str]
-    """Includes the loops around the nest, and those around the tensor's declaration."""
-    outer: Extents = ()
-    """The loops around the nest."""
+    @property
+    def tensor(self) -> str:
+        return self.a.access.tensor
+
+    @property
+    def equal(self) -> frozenset[str]:
+        """The loops around the tensor's declaration."""
+        return frozenset(self.s.names[: self.private])
+
+    @property
+    def mirrored(self) -> Meeting:
+        """The same with the references exchanged."""
+        return Meeting(self.t, self.b, self.s, self.a, self.private, self.agree)
+
+    @property
+    def directions(self) -> tuple[Meeting, ...]:
+        """This and its mirror image, which is the same for a reference that meets itself."""
+        return (self,) if self.s is self.t and self.a is self.b else (self, self.mirrored)
 
     @property
     def extents(self) -> dict[str, int]:
-        return dict(self.outer + self.first_loops + self.second_loops)
+        return dict(self.s.loops + self.t.loops)
+
+    @property
+    def kind(self) -> str:
+        """The kind of a dependence from the first reference to the second."""
+        if self.a.accumulates and self.a.assign is self.b.assign:
+            return "reduction"
+        return "output" if self.a.writes and self.b.writes else "flow" if self.a.writes else "anti"
+
+
+@functools.lru_cache(maxsize=16384)
+def meetings(body: tuple[Equation | Loop, ...]) -> tuple[Meeting, ...]:
+    """Every two references of a body that may touch the same element, at least one of them a write."""
+    touched: dict[str, list[tuple[Statement, Reference]]] = {}
+    for statement in statements(body):
+        for reference in references(statement.equation):
+            touched.setdefault(reference.access.tensor, []).append((statement, reference))
+    found: list[Meeting] = []
+    for tensor, group in touched.items():
+        if not any(reference.writes for _, reference in group):
+            continue
+        for n, (s, a) in enumerate(group):
+            private = s.private.get(tensor, 0)
+            for t, b in group[n:]:
+                if a.writes or b.writes:
+                    agree = pinned(a.access, b.access, s.names[:private], dict(s.loops + t.loops))
+                    if agree is not None:
+                        found.append(Meeting(s, a, t, b, private, agree))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=65536)
+def _forms(a: Access, b: Access) -> tuple[tuple[Affine, Affine], ...]:
+    """The dimensions in which both subscripts are affine."""
+    forms = [(affine(s), affine(t)) for s, t in zip(a.subscripts, b.subscripts, strict=True)]
+    return tuple((s, t) for s, t in forms if s is not None and t is not None)
+
+
+def pinned(a: Access, b: Access, equal: Iterable[str], extents: Mapping[str, int]) -> frozenset[str] | None:
+    """Return the indices that agree whenever both touch the same element; None if they never do.
+
+    Those in `equal` agree anyway. Never claims too much: an index left out may agree all the same.
+    """
+    agree = set(equal)
+    forms = _forms(a, b)
+    again = True
+    while again:
+        again = False
+        for one, two in forms:
+            if one != two:
+                same = {term[0] for term in one.terms if term[0] in agree and term in two.terms}
+                one, two = one - one.part(same), two - two.part(same)
+            if one == two:
+                free = [term for term in one.terms if term[0] not in agree]
+                if free and unique(free, extents):
+                    agree.update(name for name, _ in free)
+                    again = len(forms) > 1
+                continue
+            (low, high), (least, most) = one.interval(extents), two.interval(extents)
+            if high < least or most < low:
+                return None
+    return frozenset(agree)
 
 
 PRIME = "'"
 """Marks an index of the second instance; no index name of a program contains it."""
 
 
-@functools.lru_cache(maxsize=65536)
-def pinned(pair: Pair) -> frozenset[str] | None:
-    """Return the indices that agree whenever both touch the same element; None if they never do.
-
-    Never claims too much: an index left out may agree all the same.
-    """
-    equal, extents = pair.equal, pair.extents
-    forms = [
-        (affine(a), affine(b))
-        for a, b in zip(pair.first.access.subscripts, pair.second.access.subscripts, strict=True)
-    ]
-    again = True
-    while again:
-        again = False
-        for a, b in forms:
-            if a is None or b is None:
-                continue
-            if a != b:
-                same = {term[0] for term in a.terms if term in b.terms and term[0] in equal}
-                a, b = a - a.part(same), b - b.part(same)
-            if a == b:
-                free = [term for term in a.terms if term[0] not in equal]
-                if free and unique(free, extents):
-                    equal, again = equal.union(name for name, _ in free), len(forms) > 1
-                continue
-            (low, high), (least, most) = a.interval(extents), b.interval(extents)
-            if high < least or most < low:
-                return None
-    return equal
-
-
-def touches(pair: Pair, x: Mapping[str, int], y: Mapping[str, int]) -> bool:
-    """Whether two given iterations really touch the same element (False where that can't be evaluated)."""
-    a, b = pair.first, pair.second
-    subscripts = zip(a.access.subscripts, b.access.subscripts, strict=True)
+def touches(meeting: Meeting, x: Mapping[str, int], y: Mapping[str, int]) -> bool:
+    """Whether the references touch the same element in iterations x and y, opaque subscripts apart."""
+    a, b = meeting.a, meeting.b
     return (
         all(
             not (is_quasi_affine(s) and is_quasi_affine(t)) or evaluate(s, x) == evaluate(t, y)
-            for s, t in subscripts
+            for s, t in zip(a.access.subscripts, b.access.subscripts, strict=True)
         )
         and all(evaluate(condition, x) for condition in a.conditions)
         and all(evaluate(condition, y) for condition in b.conditions)
     )
 
 
-def exists(pair: Pair, order: tuple[Expr, ...]) -> bool:
-    """Ask islpy whether two instances touch the same element in an order given as conditions.
+def exists(meeting: Meeting, equal: frozenset[str], order: tuple[Expr, ...]) -> bool:
+    """Ask islpy whether two iterations touch the same element, in an order given as conditions.
 
-    True also where islpy gives up.
+    Indices in `equal` have one value in both; the others of the second iteration are primed. True also
+    where islpy gives up.
     """
-    renaming: dict[str, Expr] = {
-        name: Index(name + PRIME) for name, _ in pair.second_loops if name not in pair.equal
-    }
+    renaming: dict[str, Expr] = {name: Index(name + PRIME) for name in meeting.t.names if name not in equal}
     meet = tuple(
         Call("eq", (s, substitute(t, renaming)))
-        for s, t in zip(pair.first.access.subscripts, pair.second.access.subscripts, strict=True)
+        for s, t in zip(meeting.a.access.subscripts, meeting.b.access.subscripts, strict=True)
         if is_quasi_affine(s) and is_quasi_affine(t)
     )
-    there = tuple(substitute(condition, renaming) for condition in pair.second.conditions)
-    conditions = meet + pair.first.conditions + there + order
+    there = tuple(substitute(condition, renaming) for condition in meeting.b.conditions)
+    conditions = meet + meeting.a.conditions + there + order
     used = frozenset().union(*(index_names(condition) for condition in conditions))
-    variables = dict(pair.outer + pair.first_loops)
-    for name, extent in pair.second_loops:
-        variables[name if name in pair.equal else name + PRIME] = extent
+    variables = dict(meeting.s.loops)
+    for name, extent in meeting.t.loops:
+        variables[name if name in equal else name + PRIME] = extent
     box = tuple((name, extent) for name, extent in variables.items() if name in used)
     return polyhedral.satisfiable(box, conditions) is not False
 
@@ -230,66 +283,49 @@ class Dependence:
     target: Equation
 
 
-def kind(first: Reference, second: Reference) -> str:
-    """The kind of a dependence from the first reference to the second."""
-    if first.accumulates and first.assign is second.assign:
-        return "reduction"
-    return "output" if first.writes and second.writes else "flow" if first.writes else "anti"
+@functools.lru_cache(maxsize=16384)
+def carried(nest: Equation | Loop) -> Mapping[Path, tuple[Dependence, ...]]:
+    """Return, for each loop of a nest that has any, the dependences between its iterations.
+
+    Within one iteration of the loops around it. Paths are relative: the nest itself is the empty path.
+    """
+    found: dict[Path, dict[Dependence, None]] = {}
+    for meeting in meetings((nest,)):
+        common = common_loops(meeting.s, meeting.t)
+        for depth in range(meeting.private, len(common)):
+            if common[depth] in meeting.agree or meeting.s.loops[depth][1] == 1:
+                continue
+            here = found.setdefault(meeting.s.path[1 : depth + 1], {})
+            for m in meeting.directions:
+                dependence = Dependence(m.tensor, m.kind, m.s.equation, m.t.equation)
+                if dependence not in here and _carries(m, depth):
+                    here[dependence] = None
+    return {path: tuple(dependences) for path, dependences in found.items() if dependences}
 
 
-def meetings(body: Sequence[Statement]) -> Iterator[tuple[Statement, Reference, Statement, Reference]]:
-    """Every two references of a body to one tensor, in program order, one of them a write."""
-    touched: dict[str, list[tuple[Statement, Reference]]] = {}
-    for statement in body:
-        for reference in references(statement.equation):
-            touched.setdefault(reference.access.tensor, []).append((statement, reference))
-    for group in touched.values():
-        if not any(reference.writes for _, reference in group):
-            continue
-        for n, (s, a) in enumerate(group):
-            for t, b in group[n:]:
-                if a.writes or b.writes:
-                    yield s, a, t, b
-
-
-@functools.lru_cache(maxsize=65536)
-def carried(loop: Loop, outer: Extents) -> tuple[Dependence, ...]:
-    """Return the dependences between iterations of `loop`, within one iteration of the outer loops."""
-    found: dict[Dependence, None] = {}
-    around = frozenset(name for name, _ in outer)
-    body = statements((loop,))
-    for s, a, t, b in meetings(body):
-        if a.access.tensor in s.private:
-            continue
-        directions = ((s, a, t, b),) if a is b and s is t else ((s, a, t, b), (t, b, s, a))
-        for source, first, target, second in directions:
-            pair = Pair(first, second, source.loops, target.loops, around, outer)
-            dependence = Dependence(
-                first.access.tensor, kind(first, second), source.equation, target.equation
-            )
-            if dependence not in found and _carries(pair, loop.index):
-                found[dependence] = None
-    return tuple(found)
-
-
-def _carries(pair: Pair, index: str) -> bool:
-    fast = carries_fast(pair, index)
-    return exists(pair, carried_order(index)) if fast is None else fast
+def _carries(meeting: Meeting, depth: int) -> bool:
+    fast = carries_fast(meeting, depth)
+    if fast is not None:
+        return fast
+    return exists(meeting, frozenset(meeting.s.names[:depth]), carried_order(meeting.s.names[depth]))
 
 
 def carried_order(index: str) -> tuple[Expr, ...]:
-    """The condition that the first instance is of an earlier iteration of loop `index`."""
+    """The condition that the first iteration is earlier in loop `index`."""
     return (Call("lt", (Index(index), Index(index + PRIME))),)
 
 
-def carries_fast(pair: Pair, index: str) -> bool | None:
-    """Whether the second can touch what the first did in an earlier iteration; None if not clear."""
-    agree = pinned(pair)
-    extents = pair.extents
+def carries_fast(meeting: Meeting, depth: int) -> bool | None:
+    """Whether the second can touch what the first did in an earlier iteration; None if not clear.
+
+    An iteration is one of their common loop at `depth`, within one iteration of the loops around that.
+    """
+    extents, outer, index = meeting.extents, meeting.s.names[:depth], meeting.s.names[depth]
+    agree = pinned(meeting.a.access, meeting.b.access, outer, extents)
     if agree is None or index in agree or extents[index] == 1:
         return False
     x = dict.fromkeys(extents, 0)
-    return True if touches(pair, x, {**x, index: 1}) else None
+    return True if touches(meeting, x, {**x, index: 1}) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,32 +354,39 @@ class Schedule:
                 order = Call("or", (Call(relation, (here, there)), order))
         return order
 
+    def free(self, meeting: Meeting) -> list[str]:
+        """The common loops in which two touches of one element may differ."""
+        agree, extents = meeting.agree, meeting.extents
+        return [name for name in self.common if name not in agree and extents[name] > 1]
 
-def turned_order(pair: Pair, was: Schedule, now: Schedule, same: bool) -> tuple[Expr, ...]:
-    """The condition that the first instance ran before the second, and now runs after it."""
-    return was.before(pair.equal), now.after(pair.equal, same)
+
+def turns(meeting: Meeting, was: Schedule, now: Schedule) -> bool:
+    """Whether two touches of one element, the first before the second in one schedule, turn in another."""
+    fast = turns_fast(meeting, was, now)
+    return exists(meeting, meeting.agree, turned_order(meeting, was, now)) if fast is None else fast
 
 
-def turns_fast(pair: Pair, was: Schedule, now: Schedule, same: bool) -> bool | None:
-    """Whether two touches of one element can change their order, first before second; None if not clear.
+def turned_order(meeting: Meeting, was: Schedule, now: Schedule) -> tuple[Expr, ...]:
+    """The condition that the first iteration ran before the second, and now runs after it."""
+    return was.before(meeting.agree), now.after(meeting.agree, meeting.s is meeting.t)
 
-    Only loops in which the two instances may differ count. While the outermost of these is the same loop in
-    both schedules, instances that differ there keep their order; where they part, each loop's sign is free.
+
+def turns_fast(meeting: Meeting, was: Schedule, now: Schedule) -> bool | None:
+    """Whether they turn, as far as digits and a witness can tell; None if not clear.
+
+    Only loops in which the two touches may differ count. While the outermost of these is the same loop in
+    both schedules, touches that differ there keep their order; where they part, each loop's sign is free.
     """
-    agree = pinned(pair)
-    if agree is None:
-        return False
-    sizes = pair.extents
-    old = [name for name in was.common if name not in agree and sizes[name] > 1]
-    new = [name for name in now.common if name not in agree and sizes[name] > 1]
+    old, new = was.free(meeting), now.free(meeting)
     while old and new and old[0] == new[0]:
         del old[0], new[0]
+    same = meeting.s is meeting.t
     if (not old and not was.textual) or (not new and (now.textual or same)):
         return False
-    x = dict.fromkeys(sizes, 0)
+    x = dict.fromkeys(meeting.extents, 0)
     y = dict(x)
     if old:
         y[old[0]] = 1
     if new:
         x[new[0]] = 1
-    return True if touches(pair, x, y) else None
+    return True if touches(meeting, x, y) else None

@@ -99,7 +99,7 @@ class Evaluator:
             raise ValueError(f"candidates are run on target llvm; {target} is compiled only")
         configured = settings()
         self.root = root
-        self.store = store or Store(":memory:")
+        self.store = Store(":memory:") if store is None else store
         self.limits = limits or Limits()
         self.audit = audit
         self.oracle = Oracle(root, seed, configured.cache / "references")
@@ -170,12 +170,12 @@ class Evaluator:
         return self._facts
 
     def admit(self) -> tuple[str, ...]:
-        """Say why the root is unfit to be a task, or return nothing: the oracle's reasons, and how short it is."""
+        """Say why the root is unfit to be a task, or return nothing: the oracle's, or that it is tiny."""
         reasons = admit(self.root, self.oracle)
         seconds = None if reasons else self.facts().seconds
         if seconds is not None and seconds < SHORTEST:
             return (
-                f"a run takes {seconds * 1e6:.1f} us; under {SHORTEST * 1e6:.0f} us, calling it is most of that",
+                f"a run takes {seconds * 1e6:.1f} us; below {SHORTEST * 1e6:.0f} us that is mostly the call",
             )
         return reasons
 

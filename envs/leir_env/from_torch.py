@@ -2,7 +2,7 @@
 
 The module is exported in float64 where that is possible, so that constants keep all their digits, and
 the dtypes it was written in are put back. Operators that TVM imports in a poor form (unstable, opaque,
-quadratic) are first written out by `torch_forms`. The program is then run against the module.
+quadratic) are first written out by `importer.forms`. The program is then run against the module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from envs.leir_env.importer.relax import ImportProblem, first_line, operator_name, source_of, to_relax, user_line
 from envs.leir_env.ir import DType, Program
-from envs.leir_env.torch_relax import ImportProblem, first_line, operator_name, source_of, to_relax, user_line
 
 if TYPE_CHECKING:
     import torch
@@ -68,14 +68,14 @@ def _checked(module: Any, example_inputs: Any) -> tuple[Tensor, ...]:
     for position, tensor in enumerate(example_inputs):
         if not isinstance(tensor, torch.Tensor):
             raise ImportProblem(
-                f"input {position} is a {type(tensor).__name__}: inputs are tensors; fix other arguments in the "
-                "module's constructor"
+                f"input {position} is a {type(tensor).__name__}: inputs are tensors; fix other arguments "
+                "in the module's constructor"
             )
         _dtype(tensor.dtype)
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or 0 in tensor.shape:
             raise ImportProblem(
-                f"input {position} is a {tensor.layout} tensor of shape {list(tensor.shape)} on {tensor.device}: "
-                "pass a dense CPU tensor with at least one element"
+                f"input {position} is a {tensor.layout} tensor of shape {list(tensor.shape)} on "
+                f"{tensor.device}: pass a dense CPU tensor with at least one element"
             )
     return tuple(tensor.detach().clone() for tensor in example_inputs)
 
@@ -105,20 +105,20 @@ def _with_parameters(module: nn.Module) -> nn.Module:
 def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[DType, DType]) -> Imported:
     import torch
 
-    from envs.leir_env import relax_import, tidy
+    from envs.leir_env.importer import sblocks, tidy
 
     with _quiet(), torch.no_grad(), _default_dtype(torch.float64 if dtypes else torch.get_default_dtype()):
         expected = _outputs(module, inputs)
         exported = _exported(module, inputs)
         try:
-            graph, constants = relax_import.stages(to_relax(exported))
-        except relax_import.NoEquation as problem:
+            graph, constants = sblocks.stages(to_relax(exported))
+        except sblocks.NoEquation as problem:
             raise ImportProblem(f"{problem}{_place_of(problem.operator, exported)}") from None
     program, names = tidy.program(graph, dtypes)
     tensors = list(graph.tensors)[len(inputs) :]
     given = dict(zip(tensors, exported.named_parameters(), strict=False))
     origins = {t: path for t, (path, _) in given.items()} | dict.fromkeys(constants, "constant")
-    values = {t: parameter.detach().numpy() for t, (_, parameter) in given.items()} | constants
+    values = {t: _array(parameter) for t, (_, parameter) in given.items()} | constants
     parameters = {names[tensor]: value for tensor, value in values.items() if tensor in names}
     _compare(program, inputs, parameters, expected, AGREEMENT[DType.F64] if dtypes else _coarsest(program))
     by_name = {tensor.name: tensor for tensor in program.inputs}
@@ -144,9 +144,7 @@ def _outputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
     results = tuple(tree_leaves(result))
     for tensor in results:
         if not isinstance(tensor, torch.Tensor):
-            raise ImportProblem(
-                f"{type(module).__name__} returns a {type(tensor).__name__}: a program returns tensors"
-            )
+            raise ImportProblem(f"{type(module).__name__} returns a {type(tensor).__name__}: a program returns tensors")
     return results
 
 
@@ -154,7 +152,7 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.Exp
     import torch
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    from envs.leir_env.torch_forms import decompositions
+    from envs.leir_env.importer.forms import decompositions
 
     try:
         exported = torch.export.export(module, inputs)
@@ -164,9 +162,7 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.Exp
             "path: use torch.where, or fix the choice in the constructor"
         ) from None
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
-        raise ImportProblem(
-            f"torch.export refuses the module: {first_line(error)}{user_line(error)}"
-        ) from None
+        raise ImportProblem(f"torch.export refuses the module: {first_line(error)}{user_line(error)}") from None
     _refuse_training(module, exported)
     return exported.run_decompositions(decompositions())
 
@@ -195,11 +191,12 @@ def _compare(
     from envs.leir_env.interp import run
     from envs.leir_env.verify import verify
 
-    for problem in verify(program):
-        raise ImportProblem(f"the imported program is not well-formed: {problem.sentence}")
+    problems = verify(program)
+    if problems:
+        raise ImportProblem(f"the imported program is not well-formed: {problems[0].sentence}")
 
     names = [tensor.name for tensor in program.inputs if tensor.name not in values]
-    arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    arrays = {name: _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
     results = run(program, {**arrays, **values}, DType.F64)
     for tensor, wanted in zip(program.outputs, expected, strict=True):
         got, reference = results[tensor.name].astype(float), wanted.double().numpy()
@@ -215,9 +212,7 @@ def _compare(
 
 
 def _coarsest(program: Program) -> float:
-    return max(
-        AGREEMENT[dtype] for dtype in {t.dtype for t in program.tensors} | {DType.F64} if dtype.is_float
-    )
+    return max(AGREEMENT[dtype] for dtype in {t.dtype for t in program.tensors} | {DType.F64} if dtype.is_float)
 
 
 @contextlib.contextmanager
@@ -240,7 +235,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _dtype(dtype: Any) -> DType:
-    from envs.leir_env.relax_import import DTYPES
+    from envs.leir_env.importer.sblocks import DTYPES
 
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
@@ -248,20 +243,29 @@ def _dtype(dtype: Any) -> DType:
     return DTYPES[name]
 
 
-def _numpy(dtype: DType) -> npt.DTypeLike:
-    from envs.leir_env.relax_import import DTYPES
+def _array(tensor: Tensor) -> npt.NDArray[Any]:
+    """The values as a NumPy array; NumPy has no bfloat16, so that becomes float32."""
+    plain = tensor.detach().float() if tensor.dtype.is_floating_point and tensor.itemsize == 2 else tensor.detach()
+    array: npt.NDArray[Any] = plain.numpy()
+    return array
 
-    name = next(name for name, known in DTYPES.items() if known is dtype)
+
+def _numpy(dtype: DType) -> np.dtype[Any]:
+    from envs.leir_env.importer.sblocks import DTYPES
+
+    name: Any = next(name for name, known in DTYPES.items() if known is dtype)
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        name = ml_dtypes.bfloat16
+    found: np.dtype[Any] = np.dtype(name)
+    return found
 
 
 def _place_of(operator: str, exported: torch.export.ExportedProgram) -> str:
     """The source of the first node whose operator has this name, up to TVM's numbering."""
     name = operator.strip("_0123456789")
-    return next(
-        (source_of(node) for node in exported.graph.nodes if operator_name(node).strip("_") == name), ""
-    )
+    return next((source_of(node) for node in exported.graph.nodes if operator_name(node).strip("_") == name), "")
+
+
+__all__ = ["AGREEMENT", "ImportProblem", "Imported", "from_torch", "require_torch"]

@@ -103,4 +103,3 @@ _REFINE = {
     "set_storage_scope": _stored,
     "compute_at": _computed,
 }
-

@@ -185,10 +185,7 @@ class _Machine:
         ]
         extents = dict(zip(names, grid.shape, strict=True))
         window = {
-            access: self.buffers[access.tensor][
-                (*(slice(extents[s.name]) for s in access.subscripts if isinstance(s, Index)), ...)
-            ]
-            for access in (*factors, equation.target)
+            access: self.buffers[access.tensor][_corner(access, extents)] for access in (*factors, equation.target)
         }
         value = np.einsum(
             f"{','.join(specs[:-1])}->{specs[-1]}", *(window[access] for access in factors), optimize=True
@@ -318,6 +315,11 @@ def _serial(loops: tuple[Loop, ...], equation: Equation) -> tuple[Loop, ...]:
         return loops
     kept = {s.name for s in own.subscripts if isinstance(s, Index)}
     return tuple(loop for loop in loops if loop.index not in kept)
+
+
+def _corner(access: Access, extents: Mapping[str, int]) -> tuple[Any, ...]:
+    """The part of a plainly indexed tensor that the loops run over, as a view even of a scalar."""
+    return (*(slice(extents[s.name]) for s in access.subscripts if isinstance(s, Index)), ...)
 
 
 def _factors(value: Expr) -> list[Access]:

@@ -8,7 +8,7 @@ A program is a header of tensors and a tree of loops and equations. The text for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, cast
@@ -50,6 +50,18 @@ class Axis(StrEnum):
 class DType(StrEnum):
     """Element types, spelled as in the text."""
 
+    itemsize: int
+    """Bytes of one element."""
+    is_float: bool
+    is_int: bool
+
+    def __new__(cls, value: str) -> DType:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.is_float, member.is_int = "f" in value, value[0] == "i"
+        member.itemsize = 1 if value == "bool" else int(value.lstrip("bfi")) // 8
+        return member
+
     F16 = "f16"
     BF16 = "bf16"
     F32 = "f32"
@@ -58,19 +70,6 @@ class DType(StrEnum):
     I32 = "i32"
     I64 = "i64"
     BOOL = "bool"
-
-    @property
-    def is_float(self) -> bool:
-        return "f" in self.value
-
-    @property
-    def is_int(self) -> bool:
-        return self.value[0] == "i"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return 1 if self is DType.BOOL else int(self.value.lstrip("bfi")) // 8
 
 
 class Scope(StrEnum):
@@ -155,9 +154,7 @@ class Const:
     def __eq__(self, other: object) -> bool:
         # 1, 1.0 and True are different constants, and so are 0.0 and -0.0.
         return (
-            isinstance(other, Const)
-            and type(self.value) is type(other.value)
-            and repr(self.value) == repr(other.value)
+            isinstance(other, Const) and type(self.value) is type(other.value) and repr(self.value) == repr(other.value)
         )
 
 
@@ -304,9 +301,7 @@ class Loop(_Hashed):
     def __post_init__(self) -> None:
         if (self.kind is Kind.BOUND) != (self.axis is not None):
             raise ValueError(f"loop {self.index}: a bound loop, and no other, names a GPU axis")
-        object.__setattr__(
-            self, "_hash", hash((self.kind, self.index, self.extent, self.block, self.axis))
-        )
+        object.__setattr__(self, "_hash", hash((self.kind, self.index, self.extent, self.block, self.axis)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -350,14 +345,16 @@ class Program:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions."""
-    match expr:
-        case Access():
-            return expr.subscripts
-        case Call():
-            return expr.args
-        case Cast():
-            return (expr.value,)
-    return ()
+    return _CHILDREN[type(expr)](expr)
+
+
+_CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Const: lambda expr: (),
+    Index: lambda expr: (),
+    Access: lambda expr: expr.subscripts,
+    Call: lambda expr: expr.args,
+    Cast: lambda expr: (expr.value,),
+}
 
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
@@ -366,7 +363,8 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(children(node)))
+        if below := children(node):
+            stack.extend(below[::-1])
 
 
 def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:

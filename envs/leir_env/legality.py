@@ -8,34 +8,37 @@ is re-associated. Answers are cached by nest: a step changes one nest, and the r
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from envs.leir_env import dependence
 from envs.leir_env.affine import index_names
-from envs.leir_env.dependence import Dependence, Extents, Pair, Reference, Schedule
-from envs.leir_env.ir import Assign, Block, Equation, Index, Loop, Program, Statement
+from envs.leir_env.dependence import Dependence, Meeting, Schedule
+from envs.leir_env.ir import Assign, Block, Equation, Kind, Loop, Program, Statement
 from envs.leir_env.printer import show_equation
 from envs.leir_env.tree import (
     Path,
     at,
+    band,
     declarations,
     equations,
-    map_expressions,
+    loops_below,
     reads,
-    substitute,
-    update_block,
+    splice,
     walk,
 )
+from envs.leir_env.tree import nest as stack
 
 
 class Order(Enum):
     """The verdict on a new order of a program's equations."""
 
     EXACT = "exact"
-    """Every dependence points forward: the same values, bit for bit."""
+    """Every dependence points forward: the same values, bit for bit.
+
+    Maxima, minima and integers may be taken in any order (signs of zeros and NaN payloads apart).
+    """
     REASSOCIATES = "reassociates"
     """Only sums and products of floats are taken in another order."""
 
@@ -43,34 +46,25 @@ class Order(Enum):
 @functools.lru_cache(maxsize=16384)
 def written(statement: Statement) -> frozenset[str]:
     """Return the names of the tensors that equations at or below `statement` assign."""
-    return frozenset(equation.target.tensor for equation in equations(statement))
+    if isinstance(statement, Equation):
+        return frozenset((statement.target.tensor,))
+    return frozenset().union(*map(written, statement.block.body))
 
 
 @functools.lru_cache(maxsize=16384)
 def read(statement: Statement) -> frozenset[str]:
     """Return the names of the tensors read at or below `statement`, accumulators by accumulation excepted."""
-    return frozenset(access.tensor for equation in equations(statement) for access in reads(equation))
-
-
-def around(program: Program, path: Path) -> Extents:
-    """Return the loops that stand around the statement at `path`, with their extents."""
-    found: list[tuple[str, int]] = []
-    block = program.block
-    for position in path[:-1]:
-        loop = block.body[position]
-        assert isinstance(loop, Loop)
-        found.append((loop.index, loop.extent))
-        block = loop.block
-    return tuple(found)
+    if isinstance(statement, Equation):
+        return frozenset(access.tensor for access in reads(statement))
+    return frozenset().union(*map(read, statement.block.body))
 
 
 def carried(program: Program, path: Path) -> tuple[Dependence, ...]:
-    """Return the dependences between different iterations of the loop at `path`."""
-    loop = at(program, path)
-    assert isinstance(loop, Loop)
-    return dependence.carried(loop, around(program, path))
+    """Return the dependences between iterations of the loop at `path`, within one of the loops around it."""
+    return dependence.carried(program.body[path[0]]).get(path[1:], ())
 
 
+@functools.lru_cache(maxsize=16384)
 def parallel_refusal(program: Program, path: Path) -> str | None:
     """Say why the iterations of the loop at `path` must run in order; None if they may run at once."""
     found = carried(program, path)
@@ -81,6 +75,7 @@ def parallel_refusal(program: Program, path: Path) -> str | None:
     return _sentence(loop.index, found[0])
 
 
+@functools.lru_cache(maxsize=4096)
 def _sentence(index: str, found: Dependence) -> str:
     source, target = show_equation(found.source), show_equation(found.target)
     if found.kind == "reduction":
@@ -141,110 +136,96 @@ def _first(body: Sequence[Statement], tensor: str) -> Assign | None:
     return next((a for s in body if (a := _assignments(s).get(tensor)) is not None), None)
 
 
-def rename_loop(program: Program, path: Path, name: str) -> Program:
-    """Give the loop at `path` another index name, throughout its body. The name must be free there."""
-    old = at(program, path)
-    assert isinstance(old, Loop)
-    index = Index(name)
-
-    def change(block: Block) -> Block:
-        body = tuple(map_expressions(s, lambda e: substitute(e, {old.index: index})) for s in block.body)
-        return replace(block, body=body)
-
-    renamed = update_block(program, path, change)
-    position = path[-1]
-
-    def rename(block: Block) -> Block:
-        loop = block.body[position]
-        assert isinstance(loop, Loop)
-        body = (*block.body[:position], replace(loop, index=name), *block.body[position + 1 :])
-        return replace(block, body=body)
-
-    return update_block(renamed, path[:-1], rename)
-
-
-def order(before: Program, after: Program, renamed: Mapping[Path, str] | None = None) -> Order | str:
+@functools.lru_cache(maxsize=16384)
+def order(before: Program, after: Program) -> Order | str:
     """Say whether `after` runs the equations of `before` in an order that gives the same values.
 
     `after` holds the same equations, each under loops with the same index names, anywhere in the tree: loops
     permuted, nests fused or split up, statements moved. An instance of an equation is known by the values of
-    its indices. `renamed` gives loops of `before` new names first, as fusion does with the second loop.
-    Returns a sentence when a dependence would turn round. Kinds of loops are not looked at: ask
-    `parallel_refusal` of the promises in `after`. Raises ValueError when the equations don't correspond.
+    its indices (so fusion renames the second loop before it asks). Returns a sentence when a dependence would
+    turn round. Kinds of loops are not looked at: ask `parallel_refusal` of the promises in `after`. Raises
+    ValueError when the equations don't correspond.
     """
-    for path, name in (renamed or {}).items():
-        before = rename_loop(before, path, name)
-    return _order(before, after)
-
-
-@functools.lru_cache(maxsize=16384)
-def _order(before: Program, after: Program) -> Order | str:
-    old, new, outer = _changed(before.block, after.block)
-    verdict = _compare(old.body, new.body, outer)
+    old, new = _changed(before.body, after.body)
+    verdict = _compare(old, new)
     if isinstance(verdict, str):
         return verdict
-    was, now = starts(before), starts(after)
-    for name in sorted(frozenset().union(*map(written, old.body))):
-        if was.get(name) is not now.get(name):
-            return f"{name} would start differently: its first assignment in its block would be another"
+    if [s.equation for s in dependence.statements(old)] != [s.equation for s in dependence.statements(new)]:
+        was, now = starts(before), starts(after)
+        for name in sorted(frozenset().union(*map(written, old))):
+            if was.get(name) is not now.get(name):
+                return f"{name} would start differently: its first assignment in its block would be another"
     where = declarations(before)
     return Order.REASSOCIATES if any(where[name][0].dtype.is_float for name in verdict) else Order.EXACT
 
 
-def _changed(old: Block, new: Block) -> tuple[Block, Block, Extents]:
-    """Narrow two blocks to the statements in which they differ, and give the loops around these."""
-    outer: list[tuple[str, int]] = []
-    while True:
-        a, b = list(old.body), list(new.body)
-        while a and b and a[0] == b[0]:
-            del a[0], b[0]
-        while a and b and a[-1] == b[-1]:
-            del a[-1], b[-1]
-        old, new = replace(old, body=tuple(a)), replace(new, body=tuple(b))
-        match a, b:
-            case [Loop() as one], [Loop() as two] if (one.index, one.extent) == (two.index, two.extent) and (
-                one.block.tensors == two.block.tensors
-            ):
-                outer.append((one.index, one.extent))
-                old, new = one.block, two.block
-            case _:
-                return old, new, tuple(outer)
+Body = tuple[Statement, ...]
+
+
+def _changed(old: Body, new: Body) -> tuple[Body, Body]:
+    """Narrow two bodies to the nests in which they differ."""
+    shorter = min(len(old), len(new))
+    first = 0
+    while first < shorter and _same(old[first], new[first]):
+        first += 1
+    last = 0
+    while last < shorter - first and _same(old[-1 - last], new[-1 - last]):
+        last += 1
+    return old[first : len(old) - last], new[first : len(new) - last]
+
+
+def _same(a: Statement, b: Statement) -> bool:
+    return a is b or (hash(a) == hash(b) and a == b)
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
-    """A statement in both programs, with its places in the text."""
+class _Place:
+    """Where a statement of the old body stands in both."""
 
-    old: dependence.Statement
-    new: dependence.Statement
-    old_place: int
-    new_place: int
+    old: int
+    new: int
+    statement: dependence.Statement
+    """In the new body."""
 
 
 @functools.lru_cache(maxsize=16384)
-def _compare(old: tuple[Statement, ...], new: tuple[Statement, ...], outer: Extents) -> frozenset[str] | str:
+def _compare(old: Body, new: Body) -> frozenset[str] | str:
     """Return the tensors whose sums and products are re-associated, or a refusal."""
-    moved = _correspondence(dependence.statements(old), dependence.statements(new))
-    place = {id(m.old): m for m in moved}
+    places = _correspondence(dependence.statements(old), dependence.statements(new))
+    for statement, place in places.items():
+        for name in dict.fromkeys(r.access.tensor for r in dependence.references(statement.equation)):
+            mine, theirs = _private(statement, name), _private(place.statement, name)
+            if mine != theirs:
+                return f"{name} is private to each ({_list(mine)}), and would be to each ({_list(theirs)})"
     reassociated: set[str] = set()
-    for m in moved:
-        for name in dict.fromkeys(r.access.tensor for r in dependence.references(m.old.equation)):
-            was, now = _private(m.old, name), _private(m.new, name)
-            if was != now:
-                return f"{name} is private to each ({_list(was)}) now, and would be to each ({_list(now)})"
-    for s, a, t, b in dependence.meetings([m.old for m in moved]):
-        for one, first, two, second in ((s, a, t, b), (t, b, s, a)):
-            if not _turns(place[id(one)], first, place[id(two)], second, outer):
+    for meeting in dependence.meetings(old):
+        s, t = places[meeting.s], places[meeting.t]
+        was = Schedule(dependence.common_loops(meeting.s, meeting.t), s.old < t.old)
+        now = Schedule(dependence.common_loops(s.statement, t.statement), s.new < t.new)
+        if was.textual == now.textual and (was.common == now.common or was.free(meeting) == now.free(meeting)):
+            continue
+        for m, old_order, new_order in _directions(meeting, was, now):
+            if not dependence.turns(m, old_order, new_order):
                 continue
-            kind = dependence.kind(first, second)
-            if kind != "reduction":
+            if m.kind != "reduction":
                 return (
-                    f"{show_equation(two.equation)} must come after {show_equation(one.equation)}: "
-                    f"{kind} dependence of {first.access.tensor}"
+                    f"{show_equation(m.t.equation)} must come after {show_equation(m.s.equation)}: "
+                    f"{m.kind} dependence of {m.tensor}"
                 )
-            if first.assign in (Assign.ADD, Assign.MUL):
-                reassociated.add(first.access.tensor)
+            if m.a.assign in (Assign.ADD, Assign.MUL):
+                reassociated.add(m.tensor)
     return frozenset(reassociated)
+
+
+def _directions(meeting: Meeting, was: Schedule, now: Schedule) -> Iterator[tuple[Meeting, Schedule, Schedule]]:
+    yield meeting, was, now
+    for mirrored in meeting.directions[1:]:
+        apart = meeting.s is not meeting.t
+        yield (
+            mirrored,
+            Schedule(was.common, apart and not was.textual),
+            Schedule(now.common, apart and not now.textual),
+        )
 
 
 def _list(names: frozenset[str]) -> str:
@@ -255,34 +236,83 @@ def _private(statement: dependence.Statement, tensor: str) -> frozenset[str]:
     return frozenset(statement.names[: statement.private.get(tensor, 0)])
 
 
-def _correspondence(old: Sequence[dependence.Statement], new: Sequence[dependence.Statement]) -> list[_Moved]:
-    waiting: dict[tuple[Equation, frozenset[tuple[str, int]]], list[tuple[int, dependence.Statement]]] = {}
-    for place, statement in reversed(list(enumerate(new))):
-        waiting.setdefault((statement.equation, frozenset(statement.loops)), []).append((place, statement))
-    found: list[_Moved] = []
-    for place, statement in enumerate(old):
+def _correspondence(
+    old: Sequence[dependence.Statement], new: Sequence[dependence.Statement]
+) -> dict[dependence.Statement, _Place]:
+    """Match the statements of two bodies: equal equations under equal sets of loops, in program order."""
+    waiting: dict[tuple[Equation, frozenset[tuple[str, int]]], list[int]] = {}
+    for position in range(len(new) - 1, -1, -1):
+        waiting.setdefault((new[position].equation, frozenset(new[position].loops)), []).append(position)
+    places: dict[dependence.Statement, _Place] = {}
+    for position, statement in enumerate(old):
         matching = waiting.get((statement.equation, frozenset(statement.loops)))
         if not matching:
             raise ValueError(f"{show_equation(statement.equation)} has no counterpart under the same loops")
-        new_place, twin = matching.pop()
-        found.append(_Moved(statement, twin, place, new_place))
+        twin = matching.pop()
+        places[statement] = _Place(position, twin, new[twin])
     if len(old) != len(new):
-        extra = Counter(s.equation for s in new) - Counter(s.equation for s in old)
-        raise ValueError(f"{show_equation(next(iter(extra)))} is new")
-    return found
+        extra = next(equation for (equation, _), left in waiting.items() if left)
+        raise ValueError(f"{show_equation(extra)} has no counterpart under the same loops")
+    return places
 
 
-def _turns(s: _Moved, a: Reference, t: _Moved, b: Reference, outer: Extents) -> bool:
-    """Whether some touch by `a` that comes before one by `b` would come after it."""
-    equal = frozenset(name for name, _ in outer) | _private(s.old, a.access.tensor)
-    pair = Pair(a, b, s.old.loops, t.old.loops, equal, outer)
-    agree = dependence.pinned(pair)
-    if agree is None:
-        return False
-    was = Schedule(dependence.common_loops(s.old, t.old), s.old_place < t.old_place)
-    now = Schedule(dependence.common_loops(s.new, t.new), s.new_place < t.new_place)
-    fast = dependence.turns_fast(pair, was, now, s is t)
-    if fast is not None:
-        return fast
-    pair = replace(pair, equal=agree)
-    return dependence.exists(pair, dependence.turned_order(pair, was, now, s is t))
+@functools.lru_cache(maxsize=16384)
+def exchange(nest: Loop, path: Path, depth: int) -> frozenset[str] | str:
+    """Judge swapping the loop at `path` below `nest` with the one `depth` levels below it in its perfect nest.
+
+    Returns the tensors whose accumulations are re-associated, or a sentence when a dependence would turn
+    round or a promised kind no longer hold. The same verdict as `order`, without building the program.
+    """
+    upper, lower = len(path), len(path) + depth
+    promised = {loop.index for loop in loops_below(nest) if loop.kind not in (Kind.SERIAL, Kind.UNROLLED)}
+    reassociated: set[str] = set()
+    for meeting in dependence.meetings((nest,)):
+        common = dependence.common_loops(meeting.s, meeting.t)
+        textual = meeting.s is not meeting.t
+        was = Schedule(common, textual)
+        free = was.free(meeting)
+        if not promised.isdisjoint(free):
+            reason = _promise_broken(nest, path, depth)
+            if reason is not None:
+                return reason
+            promised = set()
+        if len(free) < 2 or lower >= len(common) or meeting.s.path[1 : upper + 1] != path:
+            continue
+        swapped = list(common)
+        swapped[upper], swapped[lower] = swapped[lower], swapped[upper]
+        now = Schedule(tuple(swapped), textual)
+        if now.free(meeting) == free:
+            continue
+        for m, old_order, new_order in _directions(meeting, was, now):
+            if not dependence.turns(m, old_order, new_order):
+                continue
+            if m.kind != "reduction":
+                return (
+                    f"{show_equation(m.t.equation)} must come after {show_equation(m.s.equation)}: "
+                    f"{m.kind} dependence of {m.tensor}"
+                )
+            if m.a.assign in (Assign.ADD, Assign.MUL):
+                reassociated.add(m.tensor)
+    return frozenset(reassociated)
+
+
+def exchanged(program: Program, path: Path, depth: int) -> Program:
+    """Swap the loop at `path` with the one `depth` levels below it in its perfect nest."""
+    loop = at(program, path)
+    assert isinstance(loop, Loop)
+    loops = band(loop)[: depth + 1]
+    return splice(program, path, (stack((loops[-1], *loops[1:-1], loops[0]), loops[-1].block),))
+
+
+def _promise_broken(nest: Loop, path: Path, depth: int) -> str | None:
+    """Say which promised loop of a nest would carry a dependence after the swap."""
+    (after,) = exchanged(Program(Block((nest,))), (0, *path), depth).body
+    for place, found in dependence.carried(after).items():
+        loop = after
+        for position in place:
+            assert isinstance(loop, Loop)
+            loop = loop.block.body[position]
+        assert isinstance(loop, Loop)
+        if loop.kind not in (Kind.SERIAL, Kind.UNROLLED):
+            return _sentence(loop.index, found[0])
+    return None

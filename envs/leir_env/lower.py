@@ -6,7 +6,8 @@ declares them. Legality is proved elsewhere: TVM checks almost none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from envs.leir_env.ir import (
     Axis,
     Block,
     Call,
+    Const,
     Equation,
     Expr,
     Index,
@@ -39,13 +41,13 @@ from envs.leir_env.lower_expr import (
     Environment,
     accumulated,
     cast,
-    condition,
     element,
-    literal,
+    likely,
     subscripts,
     value,
 )
 from envs.leir_env.starts import Start, starts
+from envs.leir_env.tails import cuts
 from envs.leir_env.tree import Path, accesses, at, declarations, expressions, walk
 
 Stmt: TypeAlias = tirx.Stmt
@@ -101,7 +103,13 @@ def _with_elementary(program: Program, body: Stmt) -> Stmt:
     } & elementary.FUNCTIONS.keys()
     if not called:
         return body
-    lanes = {loop.extent for loop in nodes if isinstance(loop, Loop) and loop.kind is Kind.VECTOR}
+    names = frozenset(loop.index for loop in nodes if isinstance(loop, Loop))
+    lanes = {
+        count
+        for loop in nodes
+        if isinstance(loop, Loop) and loop.kind is Kind.VECTOR
+        for count in (loop.extent, *(case.extent for case in cuts(loop, names)))
+    }
     text = tvm.ir.StringImm(elementary.definitions(called, lanes))
     return tirx.AttrStmt(tvm.ir.StringImm("elementary"), "pragma_import_llvm", text, body)
 
@@ -111,9 +119,7 @@ def _check_scopes(program: Program) -> None:
     around = {name: _bound_around(program, path) for name, (_, path) in declarations(program).items()}
     for name, (tensor, path) in declarations(program).items():
         if (tensor.scope is Scope.GLOBAL) == bool(path):
-            where, scope = (
-                ("inside a kernel", "shared (.s) or local (.l)") if path else ("in the header", "global")
-            )
+            where, scope = ("inside a kernel", "shared (.s) or local (.l)") if path else ("in the header", "global")
             raise BuildError("scope", f"tensor {name} is declared {where}: there it must be {scope}")
     tensors = {name: (tensor, around[name]) for name, (tensor, _) in declarations(program).items()}
     for nest in program.body:
@@ -140,6 +146,7 @@ class _Place:
             self.env,
             indices={**self.env.indices, loop.index: index},
             extents={**self.env.extents, loop.index: loop.extent},
+            lanes=self.env.lanes | {loop.index} if loop.kind in _LANES else self.env.lanes,
         )
         bound = {**(self.bound or {}), loop.axis: loop.index} if loop.axis else self.bound
         return _Place(env, self.around | {loop.kind}, grid, bound)
@@ -160,7 +167,7 @@ class _Lowering:
         barriers = place.grid is not None and cuda.exchanges(block.body, place.bound or {}, place.env.tensors)
         for position, child in enumerate(block.body):
             here = (*path, position)
-            found += [_start(start, place) for start in self.starts.get(here, ())]
+            found += [self.start(start, place) for start in self.starts.get(here, ())]
             found.append(self.statement(child, here, place))
             if barriers:
                 found.append(cuda.barrier())
@@ -172,24 +179,52 @@ class _Lowering:
             return grid.launch(self.statement(statement, path, replace(place, grid=grid)))
         if isinstance(statement, Equation):
             return _equation(statement, place)
-        return _loop(statement, place, lambda inner: self.block(statement.block, path, inner))
+        cases = cuts(statement, frozenset(place.env.indices)) if statement.kind in _LANES else ()
+        if not cases:
+            return self.loop(statement, path, place)
+        chain: Stmt | None = None
+        for case in reversed(cases):
+            lanes = replace(statement, extent=case.extent, block=case.block)
+            body = self.loop(lanes, path, place)
+            holds = [likely(part, place.env) for part in case.conditions]
+            chain = tirx.IfThenElse(functools.reduce(tirx.And, holds), body, chain) if holds else body
+        return chain
+
+    def loop(self, loop: Loop, path: Path, place: _Place) -> Stmt:
+        """One loop. A parallel loop inside another, or a vector inside another, is serial: TVM has none."""
+        if loop.kind is Kind.BOUND:
+            if place.grid is None:
+                raise BuildError(
+                    "bound_on_cpu", f"loop {loop.index} is bound to {loop.axis}, but a CPU has no such axis"
+                )
+            grid, var = place.grid.enter(loop)
+            return self.block(loop.block, path, place.inside(loop, var, grid))
+        kind = loop.kind
+        nested = kind in place.around and kind in (Kind.PARALLEL, Kind.VECTOR)
+        if nested or (kind is Kind.PARALLEL and place.grid):
+            kind = Kind.SERIAL
+        index = tirx.Var(loop.index, "int32")
+        body = self.block(loop.block, path, place.inside(loop, index, place.grid))
+        return tirx.For(index, 0, loop.extent, _KINDS[kind], body)
+
+    def start(self, start: Start, place: _Place) -> Stmt:
+        """Write the identity of an accumulation to every element that is still free."""
+        tensor = start.tensor
+        loops, target, guard = start.loops, start.subscripts, start.guard
+        if place.env.target == "cuda" and place.grid is None:
+            loops, target, guard = cuda.start_nest(tensor)
+        elif target is None:
+            loops, target = _over(tensor)
+        zero = Const(identity(start.assign, tensor.dtype))
+        statement: Statement = Equation(Access(tensor.name, target), Assign.SET, zero, guard)
+        for loop in reversed(loops):
+            statement = replace(loop, block=Block((statement,)))
+        return self.statement(statement, _NOWHERE, place)
 
 
-def _loop(loop: Loop, place: _Place, body: Callable[[_Place], Stmt]) -> Stmt:
-    """One loop. A parallel loop inside another, or a vector inside another, runs serially: TVM has none."""
-    if loop.kind is Kind.BOUND:
-        if place.grid is None:
-            raise BuildError(
-                "bound_on_cpu", f"loop {loop.index} is bound to {loop.axis}, but a CPU has no such axis"
-            )
-        grid, var = place.grid.enter(loop)
-        return body(place.inside(loop, var, grid))
-    kind = loop.kind
-    nested = kind in place.around and kind in (Kind.PARALLEL, Kind.VECTOR)
-    if nested or (kind is Kind.PARALLEL and place.grid):
-        kind = Kind.SERIAL
-    index = tirx.Var(loop.index, "int32")
-    return tirx.For(index, 0, loop.extent, _KINDS[kind], body(place.inside(loop, index, place.grid)))
+_LANES = (Kind.VECTOR, Kind.UNROLLED)
+_NOWHERE = (-1,)
+"""The path of statements that the program does not contain."""
 
 
 def _equation(equation: Equation, place: _Place) -> Stmt:
@@ -202,42 +237,10 @@ def _equation(equation: Equation, place: _Place) -> Stmt:
     return _guarded(equation.guard, store, target, place)
 
 
-def _start(start: Start, place: _Place) -> Stmt:
-    """Write the identity of an accumulation to every element that is still free."""
-    tensor = start.tensor
-    zero = literal(identity(start.assign, tensor.dtype), tensor.dtype)
-    loops, target, guard = start.loops, start.subscripts, start.guard
-    if place.env.target == "cuda" and place.grid is None:
-        grid, loops, target, guard = cuda.start_nest(tensor)
-        return grid.launch(_nest(loops, replace(place, grid=grid), _writer(tensor, zero, target, guard)))
-    if target is None:
-        loops, target = _over(tensor)
-    return _nest(loops, place, _writer(tensor, zero, target, guard))
-
-
-def _writer(
-    tensor: Tensor, zero: tirx.Expr, target: tuple[Expr, ...], guard: tuple[Expr, ...]
-) -> Callable[[_Place], Stmt]:
-    def write(inner: _Place) -> Stmt:
-        access = Access(tensor.name, target)
-        store = tirx.BufferStore(inner.env.buffers[tensor.name], zero, subscripts(access, inner.env))
-        return _guarded(guard, store, access, inner)
-
-    return write
-
-
-def _nest(loops: tuple[Loop, ...], place: _Place, body: Callable[[_Place], Stmt]) -> Stmt:
-    if not loops:
-        return body(place)
-    return _loop(loops[0], place, lambda inner: _nest(loops[1:], inner, body))
-
-
 def _over(tensor: Tensor) -> tuple[tuple[Loop, ...], tuple[Expr, ...]]:
     """Loops over every element of a tensor, and its subscripts in them."""
     names = [f"{tensor.name.lower()}{position}" for position in range(len(tensor.shape))]
-    loops = (
-        Loop(Kind.SERIAL, name, extent, Block(())) for name, extent in zip(names, tensor.shape, strict=True)
-    )
+    loops = (Loop(Kind.SERIAL, name, extent, Block(())) for name, extent in zip(names, tensor.shape, strict=True))
     return tuple(loops), tuple(map(Index, names))
 
 
@@ -245,5 +248,5 @@ def _guarded(guard: tuple[Expr, ...], store: Stmt, target: Access, place: _Place
     """Store where every condition holds; conditions that read tensors are asked after the others."""
     body = store
     for part in sorted(guard, key=lambda part: not any(True for _ in accesses(part))):
-        body = tirx.IfThenElse(condition(part, place.env), body, None)
+        body = tirx.IfThenElse(likely(part, place.env), body, None)
     return place.grid.guard(place.env.tensors[target.tensor].scope, body) if place.grid else body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tvm import tirx
@@ -52,6 +52,10 @@ class Environment:
     buffers: Mapping[str, tirx.Var]
     indices: Mapping[str, Scalar]
     extents: Mapping[str, int]
+    lanes: frozenset[str] = frozenset()
+    """Indices of the vectorised and unrolled loops."""
+    clamped: bool = False
+    """Subscripts that may leave their tensor are kept inside: what they read is not chosen."""
 
 
 def value(expr: Expr, dtype: DType, env: Environment) -> Scalar:
@@ -81,7 +85,21 @@ def element(access: Access, env: Environment) -> Scalar:
 
 def subscripts(access: Access, env: Environment) -> list[Scalar]:
     """The subscripts of an access as integers."""
-    return [subscript(expr, env) for expr in access.subscripts]
+    shape = env.tensors[access.tensor].shape
+    return [
+        subscript(expr, env) if not env.clamped or _inside(expr, extent, env) else _clamp(subscript(expr, env), extent)
+        for expr, extent in zip(access.subscripts, shape, strict=True)
+    ]
+
+
+def _clamp(subscript: Scalar, extent: int) -> Scalar:
+    low, high = (tirx.const(limit, subscript.ty.dtype) for limit in (0, extent - 1))
+    return tirx.Max(low, tirx.Min(subscript, high))
+
+
+def _inside(subscript: Expr, extent: int, env: Environment) -> bool:
+    reach = bounds(subscript, env.extents)
+    return reach is not None and reach[0] >= 0 and reach[1] < extent
 
 
 def subscript(expr: Expr, env: Environment) -> Scalar:
@@ -95,12 +113,18 @@ def condition(expr: Expr, env: Environment) -> Scalar:
     return value(expr, DType.BOOL, env)
 
 
+def likely(expr: Expr, env: Environment) -> Scalar:
+    """A condition at which TVM may split the serial loops that decide it; loops over lanes keep their extents."""
+    lowered = condition(expr, env)
+    nodes = tuple(subexpressions(expr))
+    plain = not any(isinstance(node, Access) or (isinstance(node, Index) and node.name in env.lanes) for node in nodes)
+    return tirx.likely(lowered) if env.target == "llvm" and plain else lowered
+
+
 def accumulated(equation: Equation, old: Scalar, term: Scalar, dtype: DType, target: str) -> Scalar:
     """`old` and one more term of the accumulation."""
     if dtype is DType.BOOL:
-        return {"add": tirx.Or, "max": tirx.Or, "mul": tirx.And, "min": tirx.And}[equation.assign.op](
-            old, term
-        )
+        return {"add": tirx.Or, "max": tirx.Or, "mul": tirx.And, "min": tirx.And}[equation.assign.op](old, term)
     return _apply(equation.assign.op, [old, term], dtype, target)
 
 
@@ -218,16 +242,12 @@ def _weak(expr: Expr, dtype: DType, env: Environment) -> Scalar:
     """Evaluate an expression of literals and indices apart, then round to `dtype`."""
     if isinstance(expr, Const):
         if not dtype.is_float and isinstance(expr.value, float):
-            raise BuildError(
-                "mixed_dtypes", f"the literal {expr.value} meets {dtype}; write an integer or a cast"
-            )
+            raise BuildError("mixed_dtypes", f"the literal {expr.value} meets {dtype}; write an integer or a cast")
         return literal(expr.value, dtype)
     if _is_integral(expr):
         return cast(_integer(expr, _width(expr, env), env), dtype)
     if not dtype.is_float:
-        raise BuildError(
-            "mixed_dtypes", f"{show_expression(expr)} is no integer but meets {dtype}; write a cast"
-        )
+        raise BuildError("mixed_dtypes", f"{show_expression(expr)} is no integer but meets {dtype}; write a cast")
     return cast(_double(expr, env), dtype)
 
 
@@ -260,9 +280,7 @@ def _joint(args: tuple[Expr, ...], env: Environment) -> DType:
     """The dtype in which two sides are compared: of the strong one, or wide enough for two weak ones."""
     found = {own for arg in args if (own := dtype_of(arg, env.tensors)) is not None}
     if len(found) > 1:
-        raise BuildError(
-            "mixed_dtypes", f"a comparison mixes {' and '.join(sorted(found))}; cast one of them"
-        )
+        raise BuildError("mixed_dtypes", f"a comparison mixes {' and '.join(sorted(found))}; cast one of them")
     if found:
         return next(iter(found))
     if not all(map(_is_integral, args)):
@@ -281,22 +299,25 @@ def cast(operand: Scalar, dtype: DType) -> Scalar:
 
 
 def _select(chosen: Expr, yes: Expr, no: Expr, dtype: DType, env: Environment) -> Scalar:
-    """A vector-friendly selection if both arms may be evaluated, a branch if one may not."""
-    parts = (condition(chosen, env), value(yes, dtype, env), value(no, dtype, env))
-    if _is_total(yes, env) and _is_total(no, env):
-        return tirx.Select(*parts)
-    return tirx.if_then_else(*parts)
+    """A selection between two values if both may be evaluated everywhere, otherwise a branch.
+
+    Where lanes differ in their choice, a branch would part them: there the reads are kept inside instead.
+    """
+    if not (_is_total(yes, env) and _is_total(no, env)):
+        if not any(isinstance(node, Index) and node.name in env.lanes for node in subexpressions(chosen)):
+            return tirx.if_then_else(likely(chosen, env), value(yes, dtype, env), value(no, dtype, env))
+        env = replace(env, clamped=True)
+    return tirx.Select(condition(chosen, env), value(yes, dtype, env), value(no, dtype, env))
 
 
 def _is_total(expr: Expr, env: Environment) -> bool:
-    """Can it be evaluated anywhere in the iteration space? Every subscript is provably within bounds."""
-    for node in subexpressions(expr):
-        if isinstance(node, Access):
-            for inner, extent in zip(node.subscripts, env.tensors[node.tensor].shape, strict=True):
-                reach = bounds(inner, env.extents)
-                if reach is None or reach[0] < 0 or reach[1] >= extent:
-                    return False
-    return True
+    """Can it be evaluated anywhere in the iteration space? Every subscript is provably inside."""
+    return env.clamped or all(
+        _inside(subscript, extent, env)
+        for node in subexpressions(expr)
+        if isinstance(node, Access)
+        for subscript, extent in zip(node.subscripts, env.tensors[node.tensor].shape, strict=True)
+    )
 
 
 def _apply(op: str, args: list[Scalar], dtype: DType, target: str) -> Scalar:

@@ -145,10 +145,7 @@ def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseE
         found, names = repr(source[error.pos_in_stream or 0 : (error.pos_in_stream or 0) + 1]), error.allowed or ()
     terminals = {term.name: term.pattern for term in _grammar().terminals}
     words = sorted(
-        {
-            _EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower())
-            for name in names
-        }
+        {_EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower()) for name in names}
     )
     expected = ", ".join(words[:8]) + (" ..." if len(words) > 8 else "")
     return ParseError(f"found {found}, expected {expected}", line, column, source)
@@ -198,9 +195,7 @@ class _Builder:
         if "|" not in marks:
             roles.remove(Role.PARAMETER)
         return tuple(
-            tensor
-            for role, group in zip(roles, groups, strict=False)
-            for tensor in self.declarations(group, role)
+            tensor for role, group in zip(roles, groups, strict=False) for tensor in self.declarations(group, role)
         )
 
     def declarations(self, tree: lark.Tree[lark.Token], role: Role) -> Iterator[Tensor]:
@@ -327,9 +322,7 @@ class _Builder:
                 if name not in OPS or OPS[name].symbol:
                     raise _Located(f"unknown function {name}{_similar(name, OPS)}", parts[0])
                 if OPS[name].arity != len(parts) - 1:
-                    raise _Located(
-                        f"{name} takes {OPS[name].arity} arguments, got {len(parts) - 1}", parts[0]
-                    )
+                    raise _Located(f"{name} takes {OPS[name].arity} arguments, got {len(parts) - 1}", parts[0])
                 return Call(name, tuple(self._expression(part) for part in parts[1:]))
         raise AssertionError(f"no such grammar rule: {tree.data}")
 

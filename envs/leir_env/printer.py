@@ -95,9 +95,7 @@ class _Renamer:
         return self.tensors.setdefault(name, f"A{len(self.tensors)}")
 
     def declarations(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        renamed = [
-            Tensor(self.tensor(t.name), t.dtype, t.shape, t.scope, t.role) for t in tensors
-        ]
+        renamed = [Tensor(self.tensor(t.name), t.dtype, t.shape, t.scope, t.role) for t in tensors]
         fixed = [t for t in renamed if t.role is not Role.TEMPORARY]
         return (*fixed, *sorted((t for t in renamed if t.role is Role.TEMPORARY), key=lambda t: int(t.name[1:])))
 
@@ -265,4 +263,3 @@ def _constant(value: int | float | bool) -> str:
 
 
 __all__ = ["canonical", "key", "show", "show_equation", "show_expression", "show_loop", "show_tensor"]
-

@@ -176,11 +176,11 @@ class LeirProblem:
 
     def estimate(self, state: LeirState) -> float:
         """The cost model's log of the speedup over the default schedule."""
-        return math.log(self._baseline_seconds / cost.estimate(state.program, self.target))
+        return math.log(self._baseline_seconds / cost.estimate(state.program, self._threads))
 
     @functools.cached_property
     def _baseline_seconds(self) -> float:
-        return cost.estimate(self.baseline, self.target)
+        return cost.estimate(self.baseline, self._threads)
 
     def prior(self, state: LeirState, actions: Sequence[Action]) -> list[float]:
         """How promising rules of thumb think each action is."""

@@ -40,7 +40,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 def out_of_bounds(equation: Equation, loops: Extents, shapes: Shapes) -> tuple[tuple[str, str], ...]:
     """Return a sentence and the tensor for each subscript of an equation that leaves its tensor.
 
-    `loops` are those around the equation, `shapes` those of its tensors.
+    `loops` are those whose indices it uses, `shapes` those of its tensors.
     """
     known = dict(shapes)
     return tuple(
@@ -53,7 +53,7 @@ def out_of_bounds(equation: Equation, loops: Extents, shapes: Shapes) -> tuple[t
 
 def _beyond(reference: Reference, position: int, extent: int, loops: Extents) -> str | None:
     subscript = reference.access.subscripts[position]
-    reach = interval(subscript, dict(loops))
+    reach = _under(interval(subscript, dict(loops)), affine(subscript), reference.conditions)
     if reach is None or (reach[0] >= 0 and reach[1] < extent):
         return None
     there = f"but {reference.access.tensor} has extent {extent} there"
@@ -74,6 +74,27 @@ def _beyond(reference: Reference, position: int, extent: int, loops: Extents) ->
         return f"{head} is not proved to stay below {extent}, the extent of {reference.access.tensor} there"
     point = polyhedral.sample(box, conditions)
     return f"{head} reaches {evaluate(subscript, point)}, {there} ({_point(point)})"
+
+
+def _under(reach: Interval | None, form: Affine | None, conditions: Sequence[Expr]) -> Interval | None:
+    """Tighten an interval by conditions that bound the same form: `32io+ii<100` bounds 32io+ii+1 by 100."""
+    if reach is None or form is None:
+        return reach
+    low, high = reach
+    for condition in conditions:
+        match condition:
+            case Call("lt" | "le" | "gt" | "ge" as op, (left, right)):
+                a, b = affine(left), affine(right)
+                if a is None or b is None:
+                    continue
+                # The condition as `difference <= 0` or `< 0`.
+                difference = a - b if op in ("lt", "le") else b - a
+                most = -1 if op in ("lt", "gt") else 0
+                if difference.terms == form.terms:
+                    high = min(high, form.constant - difference.constant + most)
+                elif difference.terms == form.scaled(-1).terms:
+                    low = max(low, form.constant + difference.constant - most)
+    return low, high
 
 
 def _box(loops: Extents, conditions: Sequence[Expr]) -> Extents:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Index, Loop, Statement, Tensor, subexpressions
 from envs.leir_env.simplify import Linear, interval, linear
-from envs.leir_env.tree import accesses, expressions
+from envs.leir_env.tree import reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,7 @@ class Region:
 
     def local(self, access: Access, around: Mapping[str, int]) -> tuple[Expr, ...]:
         """Subscripts of the same element within a private copy of the box."""
-        return tuple(
-            linear(access.subscripts[d], around).plus(self.base[d], -1).expression() for d in self.kept
-        )
+        return tuple(linear(access.subscripts[d], around).plus(self.base[d], -1).expression() for d in self.kept)
 
     def element(self, position: Mapping[int, Expr]) -> tuple[Expr, ...]:
         """Subscripts in the tensor of the element at `position` of the box (zero where not given)."""
@@ -76,12 +75,9 @@ def uses(statement: Statement, name: str, around: Mapping[str, int]) -> Iterator
         for child in statement.block.body:
             yield from uses(child, name, inner)
         return
-    target, *others = expressions(statement)
-    reading = (*others, *statement.target.subscripts)
-    for expr in reading:
-        for access in accesses(expr):
-            if access.tensor == name:
-                yield Use(access, statement, False, around)
+    for access in reads(statement):
+        if access.tensor == name:
+            yield Use(access, statement, False, around)
     if statement.target.tensor == name:
         yield Use(statement.target, statement, True, around)
 
@@ -95,9 +91,9 @@ def region(tensor: Tensor, found: tuple[Use, ...], outer: Mapping[str, int]) -> 
         low = high = 0
         for use in found:
             value = linear(use.access.subscripts[d], use.around)
-            fixed = Linear(tuple((atom, c) for atom, c in value.terms if _indices(atom) <= outer.keys()))
-            rest = value.plus(fixed, -1)
-            if any(_indices(atom) & outer.keys() for atom, _ in rest.terms):
+            fixed = Linear(tuple(term for term in value.terms if _indices(term[0]) <= outer.keys()))
+            rest = Linear(tuple(term for term in value.terms if term not in fixed.terms), value.constant)
+            if any(not _indices(atom).isdisjoint(outer) for atom, _ in rest.terms):
                 return f"subscript {d + 1} of {tensor.name} mixes inner and outer indices"
             ends = interval(rest, use.around)
             if ends is None:
@@ -113,8 +109,9 @@ def region(tensor: Tensor, found: tuple[Use, ...], outer: Mapping[str, int]) -> 
     return Region(tuple(base), tuple(extents), tensor, tuple(outer.items()))
 
 
-def _indices(expr: Expr) -> set[str]:
-    return {node.name for node in subexpressions(expr) if isinstance(node, Index)}
+@functools.lru_cache(maxsize=16384)
+def _indices(expr: Expr) -> frozenset[str]:
+    return frozenset(node.name for node in subexpressions(expr) if isinstance(node, Index))
 
 
 def visited_once(box: Region, loops: tuple[Loop, ...]) -> bool:

@@ -7,6 +7,7 @@ rules hold for every integer within the given extents, so that a rewriting stays
 from __future__ import annotations
 
 import math
+import functools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,13 +89,35 @@ def is_index_expression(expr: Expr) -> bool:
 
 def linear(expr: Expr, extents: Extents) -> Linear:
     """Return the normal form of an integer expression."""
+    plain = _plain(expr)
+    return _linear(expr, extents) if plain is None else plain
+
+
+@functools.lru_cache(maxsize=65536)
+def _plain(expr: Expr) -> Linear | None:
+    """The normal form where it is a sum of multiples of indices, which needs no extents."""
     match expr:
+        case Index():
+            return Linear(((expr, 1),))
         case Const(int(value)):
             return Linear((), value)
+        case Call("add" | "sub" as op, (left, right)):
+            a, b = _plain(left), _plain(right)
+            return None if a is None or b is None else a.plus(b, 1 if op == "add" else -1)
+        case Call("mul", (Const(int(factor)), value)):
+            inner = _plain(value)
+            return None if inner is None else inner.times(factor)
+    return None
+
+
+def _linear(expr: Expr, extents: Extents) -> Linear:
+    match expr:
         case Call("add", (left, right)):
             return _recombine(linear(left, extents).plus(linear(right, extents)))
         case Call("sub", (left, right)):
             return _recombine(linear(left, extents).plus(linear(right, extents), -1))
+        case Const(int(value)):
+            return Linear((), value)
         case Call("neg", (value,)):
             return linear(value, extents).times(-1)
         case Call("mul", (left, right)):
@@ -216,7 +239,6 @@ def simplify(expr: Expr, extents: Extents) -> Expr:
     return expr if new == below else with_children(expr, new)
 
 
-
 def _decide(op: str, sides: tuple[Expr, ...], extents: Extents) -> bool | None:
     difference = linear(sides[0], extents).plus(linear(sides[1], extents), -1)
     ends = interval(difference, extents)
@@ -245,9 +267,7 @@ def rewrite(statement: Statement, values: Mapping[str, Expr], extents: Extents) 
     def change(expr: Expr) -> Expr:
         return simplify(substitute(expr, values), extents)
 
-    target = with_children(
-        statement.target, tuple(change(subscript) for subscript in statement.target.subscripts)
-    )
+    target = with_children(statement.target, tuple(change(subscript) for subscript in statement.target.subscripts))
     guard = tuple(g for g in map(change, statement.guard) if g != Const(True))
     return Equation(target, statement.assign, change(statement.value), guard)  # type: ignore[arg-type]
 

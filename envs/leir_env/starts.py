@@ -89,9 +89,7 @@ def linear(expr: Expr) -> tuple[Mapping[str, int], int] | None:
                 if first[0] and second[0]:
                     return None
                 (weights, constant), factor = (first, second[1]) if first[0] else (second, first[1])
-                return {
-                    name: weight * factor for name, weight in weights.items() if factor
-                }, constant * factor
+                return {name: weight * factor for name, weight in weights.items() if factor}, constant * factor
             sign = 1 if op == "add" else -1
             total = dict(first[0])
             for name, weight in second[0].items():
@@ -113,9 +111,7 @@ def _first_equation(block: Block, path: Path, name: str) -> tuple[Equation, tupl
     return next((found for statement in block.body for found in visit(statement, ())), None)
 
 
-def _sink(
-    block: Block, path: Path, tensor: Tensor, equation: Equation, loops: tuple[Loop, ...]
-) -> tuple[Path, Start]:
+def _sink(block: Block, path: Path, tensor: Tensor, equation: Equation, loops: tuple[Loop, ...]) -> tuple[Path, Start]:
     """Find the innermost legal place for the initial value of `tensor`, declared in `block` at `path`."""
     digits = _digits(equation.target, tensor, {loop.index: loop.extent for loop in loops})
     if digits is None:
@@ -141,11 +137,7 @@ def _sink(
 
 def _users(block: Block, name: str) -> list[int]:
     """Positions of the statements of the block that touch the tensor."""
-    return [
-        position
-        for position, statement in enumerate(block.body)
-        if any(True for _ in _accesses(statement, name))
-    ]
+    return [position for position, statement in enumerate(block.body) if any(True for _ in _accesses(statement, name))]
 
 
 def _accesses(statement: Statement, name: str) -> Iterator[Access]:
@@ -189,9 +181,7 @@ def _ragged(target: Access, tensor: Tensor, digits: Mapping[str, _Digit]) -> tup
 def _private(loop: Loop, name: str, digit: _Digit | None) -> bool:
     """Does each iteration of the loop touch only the elements whose digit is its own index?"""
     extents = {inner.index: inner.extent for inner in loops_below(loop)}
-    return digit is not None and all(
-        _digit_is(access, loop.index, digit, extents) for access in _accesses(loop, name)
-    )
+    return digit is not None and all(_digit_is(access, loop.index, digit, extents) for access in _accesses(loop, name))
 
 
 def _digit_is(access: Access, index: str, digit: _Digit, extents: Mapping[str, int]) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envs.leir_env.from_torch import require_torch
+from envs.leir_env.importer.relax import ImportProblem, first_line, user_line
 from envs.leir_env.ir import DType
-from envs.leir_env.torch_relax import ImportProblem, first_line, user_line
 from envs.leir_env.workloads import Reference
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def load_module(what: str, inputs: str | None = None) -> tuple[nn.Module, tuple[
     """Return the module that `file.py:Class` names, in evaluation mode, and example inputs for it.
 
     The class is called with no argument, its weights drawn with seed 0. Inputs come from `inputs`
-    (`f32[16,64] i64[16]`) or else from `get_inputs()` or `example_inputs` of the class or the file. Raises `ImportProblem`.
+    (`f32[16,64] i64[16]`) or else from `get_inputs()` or `example_inputs` of the class or the file.
+    Raises `ImportProblem`.
     """
     torch = require_torch()
     file, _, name = what.rpartition(":")
@@ -77,7 +78,7 @@ def load_module(what: str, inputs: str | None = None) -> tuple[nn.Module, tuple[
     source = _execute(path)
     kind = getattr(source, name, None)
     modules = [n for n, v in vars(source).items() if _is_module_class(v) and v.__module__ == source.__name__]
-    if not _is_module_class(kind):
+    if not isinstance(kind, type) or not _is_module_class(kind):
         reason = "is not an nn.Module class" if kind is not None else "is not defined"
         raise ImportProblem(f"{name} {reason} in {path.name}; it has {', '.join(modules) or 'none'}")
     required = _required(kind)
@@ -111,11 +112,12 @@ def _execute(path: Path) -> Any:
     """Run a user's file as a module of its own; what stands beside it can be imported."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
+    loader = spec.loader
     source = importlib.util.module_from_spec(spec)
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
-        _called(path.name, lambda: spec.loader and spec.loader.exec_module(source))
+        _called(path.name, lambda: loader.exec_module(source))
     finally:
         sys.path.remove(folder)
     return source
@@ -125,9 +127,7 @@ def _called(what: str, function: Any) -> Any:
     try:
         return function()
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
-        raise ImportProblem(
-            f"{what}: {type(error).__name__}: {first_line(error)}{user_line(error)}"
-        ) from None
+        raise ImportProblem(f"{what}: {type(error).__name__}: {first_line(error)}{user_line(error)}") from None
 
 
 def _is_module_class(value: Any) -> bool:
@@ -136,9 +136,7 @@ def _is_module_class(value: Any) -> bool:
 
 def _required(kind: type) -> list[str]:
     parameters = inspect.signature(kind).parameters.values()
-    return [
-        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _tensors(value: Any) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from envs.leir_env.ir import Access, DType, Equation, Index, Loop, Tensor, subexpressions
 from envs.leir_env.simplify import linear
-from envs.leir_env.tree import accesses, expressions
+from envs.leir_env.tree import reads
 
 LINE = 64
 """Bytes of a cache line."""
@@ -56,40 +56,50 @@ class Reference:
         """Elements touched along each dimension while the loops in `extents` run and the others stand still."""
         found = []
         for steps, size in zip(self.steps, self.shape, strict=True):
-            reach = 1 + sum(abs(step) * (extents[index] - 1) for index, step in steps if index in extents)
-            points = math.prod(extents[index] for index, _ in steps if index in extents)
+            reach = points = 1
+            for index, step in steps:
+                extent = extents.get(index)
+                if extent is not None:
+                    reach += abs(step) * (extent - 1)
+                    points *= extent
             found.append(min(reach, points, size))
         return tuple(found)
 
-    def lines(self, extents: Mapping[str, int]) -> float:
-        """Cache lines touched while the loops in `extents` run."""
+    def window(self, extents: Mapping[str, int]) -> Window:
+        """What is touched while the loops in `extents` run."""
         if not self.shape:
-            return 1.0
-        *outer, last = self.box(extents)
-        smallest = min((abs(step) for index, step in self.steps[-1] if index in extents), default=1)
-        row = last if smallest * self.dtype.itemsize >= LINE else last * smallest * self.dtype.itemsize / LINE
-        if last == self.shape[-1]:  # whole rows are contiguous
-            return max(1.0, math.prod(outer) * row)
-        return max(1.0, math.prod(outer)) * max(1.0, row)
-
-    def streams(self, extents: Mapping[str, int]) -> bool:
-        """Are neighbouring lines touched one after another, at least four at a time?"""
-        if not self.shape:
-            return True
-        last = self.box(extents)[-1]
-        return last == self.shape[-1] or last * self.dtype.itemsize >= 4 * LINE
-
-    def crowding(self, extents: Mapping[str, int], cache: Cache) -> float:
-        """How much more room the lines take because rows a power of two apart fall into the same sets."""
-        if len(self.shape) < 2:
-            return 1.0
+            return Window(1.0, 1, LINE, 0)
         *outer, last = self.box(extents)
         rows = math.prod(outer)
-        if rows <= 8 or last == self.shape[-1]:
-            return 1.0
-        pitch = self.shape[-1] * self.dtype.itemsize
-        sets = cache.span // math.gcd(pitch, cache.span) * max(1, last * self.dtype.itemsize // LINE)
-        return max(1.0, cache.span / LINE / max(sets, 1))
+        whole = last == self.shape[-1]
+        size = self.dtype.itemsize
+        nearest = min((abs(step) for index, step in self.steps[-1] if index in extents), default=1)
+        width = last if nearest * size >= LINE else last * nearest * size / LINE
+        lines = max(1.0, rows * width) if whole else rows * max(1.0, width)
+        return Window(lines, 1 if whole else rows, last * size, self.shape[-1] * size)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The lines touched by an access over some loops: how many, in how many rows how far apart."""
+
+    lines: float
+    rows: int
+    row_bytes: int
+    pitch: int
+
+    @property
+    def streams(self) -> bool:
+        """Are neighbouring lines touched one after another, at least four at a time?"""
+        return self.rows == 1 or self.row_bytes >= 4 * LINE
+
+    def footprint(self, cache: Cache) -> float:
+        """Bytes taken up in a cache; rows a power of two apart crowd into the same sets."""
+        room = self.lines * LINE
+        if self.rows <= 8:
+            return room
+        sets = cache.span // math.gcd(self.pitch, cache.span) * max(1, self.row_bytes // LINE)
+        return room * max(1.0, cache.span / LINE / sets)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -113,32 +123,39 @@ def reference(access: Access, known: Mapping[str, Tensor]) -> Reference:
 
 
 def moved_cycles(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Tensor]) -> float:
-    """Cycles to bring in the lines that one equation needs, over all its iterations and all levels."""
-    found = [
-        reference(access, known)
-        for access in dict.fromkeys(a for expr in expressions(equation) for a in accesses(expr))
-    ]
-    return sum(_level(cache, tuple(found), loops) for cache in LEVELS)
+    """Cycles to bring in the lines that one equation needs, over all its iterations and all levels.
+
+    By reuse distance: what one iteration of a loop touches is found again in the next if it all fits.
+    """
+    found = [reference(access, known) for access in dict.fromkeys((equation.target, *reads(equation)))]
+    windows: list[list[Window]] = []
+    inner: dict[str, int] = {}
+    for depth in range(len(loops), -1, -1):
+        if depth < len(loops):
+            inner[loops[depth].index] = loops[depth].extent
+        windows.append([each.window(inner) for each in found])
+    windows.reverse()
+    return sum(_level(cache, found, windows, loops) for cache in LEVELS)
 
 
-def _level(cache: Cache, found: tuple[Reference, ...], loops: tuple[Loop, ...]) -> float:
-    """Cycles for one level, by reuse distance: what an iteration touches is found again if it all fits."""
-    footprints = []
-    for depth in range(len(loops) + 1):
-        inner = {loop.index: loop.extent for loop in loops[depth:]}
-        footprints.append(
-            sum(each.lines(inner) * LINE * each.crowding(inner, cache) for each in found)
-        )
-    fits = next((depth for depth, size in enumerate(footprints) if size <= cache.size), len(loops))
-    inner = {loop.index: loop.extent for loop in loops[fits:]}
+def _level(
+    cache: Cache, found: list[Reference], windows: list[list[Window]], loops: tuple[Loop, ...]
+) -> float:
+    """Cycles for one level; `windows[d]` is what the loops from depth d inwards touch."""
+    fits = 0
+    overflows = []
+    for depth, row in enumerate(windows):
+        overflows.append(sum(window.footprint(cache) for window in row) > cache.size)
+        if not overflows[-1]:
+            fits = depth
+            break
+    else:
+        fits = len(loops)
     total = 0.0
-    for each in found:
-        lines = each.lines(inner)
+    for each, window in zip(found, windows[fits], strict=True):
+        lines = window.lines
         for depth in range(fits):
-            loop = loops[depth]
-            if loop.index in each.indices or footprints[depth + 1] > cache.size:
-                lines *= loop.extent
-        total += lines * (cache.streamed if each.streams(inner) else cache.scattered)
+            if loops[depth].index in each.indices or (depth + 1 < fits and overflows[depth + 1]):
+                lines *= loops[depth].extent
+        total += lines * (cache.streamed if window.streams else cache.scattered)
     return total
-
-

@@ -152,9 +152,7 @@ def map_expressions(statement: Statement, change: Callable[[Expr], Expr]) -> Sta
         return replace(statement, block=replace(statement.block, body=body))
     target = change(statement.target)
     assert isinstance(target, Access)
-    return Equation(
-        target, statement.assign, change(statement.value), tuple(change(g) for g in statement.guard)
-    )
+    return Equation(target, statement.assign, change(statement.value), tuple(change(g) for g in statement.guard))
 
 
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -182,12 +180,14 @@ def accesses(expr: Expr) -> Iterator[Access]:
     return (node for node in subexpressions(expr) if isinstance(node, Access))
 
 
-def reads(equation: Equation) -> Iterator[Access]:
-    """Every element that one execution may read, its own accumulator excepted."""
-    for subscript in equation.target.subscripts:
-        yield from accesses(subscript)
-    for expr in (equation.value, *equation.guard):
-        yield from accesses(expr)
+@functools.lru_cache(maxsize=16384)
+def reads(equation: Equation) -> tuple[Access, ...]:
+    """Every element that one execution may read, its own accumulator excepted, each once."""
+    found: dict[Access, None] = {}
+    for expr in (*equation.target.subscripts, equation.value, *equation.guard):
+        for access in accesses(expr):
+            found[access] = None
+    return tuple(found)
 
 
 def equations(statement: Statement) -> Iterator[Equation]:
@@ -199,15 +199,15 @@ def equations(statement: Statement) -> Iterator[Equation]:
             yield from equations(child)
 
 
-def loops_below(statement: Statement) -> Iterator[Loop]:
+@functools.lru_cache(maxsize=16384)
+def loops_below(statement: Statement) -> tuple[Loop, ...]:
     """The loops at or below `statement`, in order."""
-    if isinstance(statement, Loop):
-        yield statement
-        for child in statement.block.body:
-            yield from loops_below(child)
+    if isinstance(statement, Equation):
+        return ()
+    return (statement, *(loop for child in statement.block.body for loop in loops_below(child)))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1024)
 def names(program: Program) -> frozenset[str]:
     """Every index and tensor name in use."""
     return frozenset(declarations(program)) | {
@@ -241,6 +241,7 @@ def fresh_tensor(program: Program, taken: frozenset[str] | set[str] = frozenset(
     return letters[0] if letters else next(name for n in range(2, 10**6) if (name := f"A{n}") not in used)
 
 
+@functools.lru_cache(maxsize=16384)
 def band(loop: Loop) -> tuple[Loop, ...]:
     """The perfect nest from `loop` down: each contains the next and nothing else."""
     found = [loop]
@@ -268,8 +269,6 @@ def freshen(program: Program, statement: Statement, around: frozenset[str]) -> S
         node = Node((), replace(statement, index="e0"), tuple(replace(statement, index=n) for n in around))
         name = fresh_index(program, statement.index, statement.extent, node)
         values: dict[str, Expr] = {statement.index: Index(name)}
-        body = tuple(
-            map_expressions(child, lambda expr: substitute(expr, values)) for child in body
-        )
+        body = tuple(map_expressions(child, lambda expr: substitute(expr, values)) for child in body)
     inner = tuple(freshen(program, child, around | {name}) for child in body)
     return replace(statement, index=name, block=replace(statement.block, body=inner))

@@ -258,13 +258,19 @@ def _scope(program: Program, _: str) -> _Found:
                     node.path,
                     name,
                 )
-        for name in sorted(frozenset().union(*map(index_names, expressions(equation))) - visible):
+        for name in sorted(_indices(equation) - visible):
             yield f"{show_equation(equation)}: no loop here runs over {name}", node.path, name
 
 
-def _accesses(equation: Equation) -> list[Access]:
+@functools.lru_cache(maxsize=16384)
+def _accesses(equation: Equation) -> tuple[Access, ...]:
     every = (node for expr in expressions(equation) for node in subexpressions(expr))
-    return list(dict.fromkeys(node for node in every if isinstance(node, Access)))
+    return tuple(dict.fromkeys(node for node in every if isinstance(node, Access)))
+
+
+@functools.lru_cache(maxsize=16384)
+def _indices(equation: Equation) -> frozenset[str]:
+    return frozenset().union(*map(index_names, expressions(equation)))
 
 
 @_rule(2, "inputs and parameters are only read")
@@ -280,8 +286,8 @@ def _role(program: Program, _: str) -> _Found:
 def _type(program: Program, _: str) -> _Found:
     dtypes = {name: tensor.dtype for name, (tensor, _) in declarations(program).items()}
     for node, equation in _equations(program):
-        used = {access.tensor for access in _accesses(equation)}
-        known = tuple((name, dtypes[name]) for name in sorted(used) if name in dtypes)
+        used = dict.fromkeys(access.tensor for access in _accesses(equation))
+        known = tuple((name, dtypes[name]) for name in used if name in dtypes)
         for problem in type_problems(equation, known):
             yield problem.sentence, node.path, problem.token
 
@@ -407,9 +413,10 @@ def _is_threaded(loop: Loop) -> bool:
 def _bounds(program: Program, _: str) -> _Found:
     shapes = {name: tensor.shape for name, (tensor, _) in declarations(program).items()}
     for node, equation in _equations(program):
-        used = sorted({access.tensor for access in _accesses(equation)})
-        known = tuple((name, shapes[name]) for name in used)
-        for sentence, name in out_of_bounds(equation, tuple(node.extents.items()), known):
+        known = tuple((access.tensor, shapes[access.tensor]) for access in _accesses(equation))
+        extents = node.extents
+        loops = tuple((name, extents[name]) for name in sorted(_indices(equation)))
+        for sentence, name in out_of_bounds(equation, loops, known):
             yield sentence, node.path, name
 
 

@@ -74,9 +74,7 @@ def load(what: str | Path | Program | Workload) -> Workload:
             return _file(Path(what))
         case str():
             return _shipped(_of_family(what, {}))
-    raise WorkloadError(
-        f"a workload is a name, a URI, LEIR text, a path or a program, not a {type(what).__name__}"
-    )
+    raise WorkloadError(f"a workload is a name, a URI, LEIR text, a path or a program, not a {type(what).__name__}")
 
 
 def suites() -> tuple[str, ...]:
@@ -142,8 +140,7 @@ def _of_family(family: str, size: Mapping[str, str], suite: str | None = None) -
         if size.items() <= {parameter: str(value) for parameter, value in entry.size.items()}.items():
             return name
     shipped = " ".join(
-        "?" + "&".join(f"{parameter}={value}" for parameter, value in entry.size.items())
-        for entry in members.values()
+        "?" + "&".join(f"{parameter}={value}" for parameter, value in entry.size.items()) for entry in members.values()
     )
     asked = "&".join(f"{parameter}={value}" for parameter, value in size.items())
     raise WorkloadError(f"{family} is not shipped with ?{asked}; it is with {shipped}")
@@ -155,9 +152,7 @@ def _from_uri(uri: str) -> Workload:
     if parts.scheme != SCHEME or not parts.netloc or not family:
         raise WorkloadError(f"expected {SCHEME}://suite/name?size=..., got {uri[:80]!r}")
     if parts.netloc not in suites():
-        raise WorkloadError(
-            f"no suite {parts.netloc[:80]}{_similar(parts.netloc, suites())}; got {uri[:80]!r}"
-        )
+        raise WorkloadError(f"no suite {parts.netloc[:80]}{_similar(parts.netloc, suites())}; got {uri[:80]!r}")
     return _shipped(_of_family(family, dict(parse_qsl(parts.query, keep_blank_values=True)), parts.netloc))
 
 
@@ -165,9 +160,7 @@ def _file(path: Path) -> Workload:
     if not path.is_file():
         raise WorkloadError(f"no file {path}")
     if path.stat().st_size > 4 * MAX_CHARACTERS:
-        raise WorkloadError(
-            f"{path.name} has {path.stat().st_size:,} bytes; the limit is {4 * MAX_CHARACTERS:,}"
-        )
+        raise WorkloadError(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {4 * MAX_CHARACTERS:,}")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

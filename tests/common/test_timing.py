@@ -118,7 +118,7 @@ class Machine:
 
 
 def test_drift_of_the_machine_does_not_touch_the_ratio():
-    machine = Machine(slowing=3.0)
+    machine = Machine(slowing=30.0)
     candidate, baseline = timing.interleave(
         machine.kernel(1e-3), machine.kernel(2e-3), RULES, np.random.default_rng(0), lambda: machine.now
     )

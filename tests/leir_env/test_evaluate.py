@@ -138,7 +138,7 @@ def test_results_survive_in_a_store(tmp_path):
 def test_a_time_limit_is_a_status(evaluator):
     impatient = Evaluator(parse(MATMUL), baseline=parse(SCHEDULED), rules=QUICK, limits=Limits(seconds=0.5))
     impatient.facts()
-    forever = SLOW.replace("r:200", "r:2000000")
+    forever = SLOW.replace("r:200", "r:100000")
     record = one(impatient, forever)
     assert record.status is Status.TIMEOUT
     assert "0.5 s" in record.detail
@@ -164,7 +164,7 @@ def test_the_exactness_of_the_trace_sets_the_tolerance(evaluator):
 
 def test_a_tiny_task_is_not_admitted_and_a_proper_one_is(monkeypatch):
     tiny = Evaluator(parse("i:16\nA:f32[i] -> C:f32[i]\nL_i C_i = exp(A_i)\n"), rules=QUICK)
-    assert "calling it is most of that" in tiny.admit()[0]
+    assert "mostly the call" in tiny.admit()[0]
     proper = Evaluator(parse(MATMUL), rules=QUICK)
     assert proper.admit() == ()
 
@@ -215,7 +215,7 @@ from {__name__} import *
 evaluator = Evaluator(parse(MATMUL), baseline=parse(SCHEDULED), store=Store(sys.argv[1]), rules=QUICK)
 evaluator.evaluate([parse(WRONG)])
 print("ready", flush=True)
-evaluator.evaluate([parse(SLOW.replace("r:200", f"r:{{2_000_000 + n}}")) for n in range(9)])
+evaluator.evaluate([parse(SLOW.replace("r:200", f"r:{{100_000 + n}}")) for n in range(9)])
 """
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 
-from envs.leir_env.build import BuildError, Kernel, build, host_target
+from envs.leir_env.build import PASSES, BuildError, Kernel, build, host_target
 from envs.leir_env.generate import random_inputs, random_program
 from envs.leir_env.interp import numpy_dtype, run
 from envs.leir_env.ir import DType, Program
@@ -330,7 +330,7 @@ def test_random_programs_agree() -> None:
         seeds = range(10 * group, 10 * group + 10)
         programs = [random_program(np.random.default_rng(seed)) for seed in seeds]
         functions = {f"f{n}": lower(p).with_attr("global_symbol", f"f{n}") for n, p in enumerate(programs)}
-        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        with tvm.transform.PassContext(config=PASSES):
             module = tvm.compile(tvm.IRModule(functions), target=host_target()).mod
         for number, program in enumerate(programs):
             inputs = random_inputs(program, np.random.default_rng(number))

@@ -210,7 +210,7 @@ CASES: list[tuple[str, str, str, tuple[str, str]]] = [
     (
         "bounds",
         "io:4 ii:32\nA:f32[100] -> C:f32[100]\nL_io L_ii C_{32io+ii} = A_{32io+ii}\n",
-        "C_{32io+ii}: subscript 1 reaches 127, but C has extent 100 there (io<4, ii<32)",
+        "C_{32io+ii}: subscript 1 reaches 127, but C has extent 100 there (ii<32, io<4)",
         ("A_{32io+ii}\n", "A_{32io+ii} if 32io+ii<100\n"),
     ),
     (

@@ -197,7 +197,8 @@ def _wrong_sites(program: Program, strategy: Strategy, action: Action) -> Refusa
     expected = strategy.site_kinds
     if len(action.sites) != len(expected):
         return Refusal(
-            "unknown_site", f"{strategy.name} takes {len(expected)} sites ({', '.join(expected)}), got {len(action.sites)}"
+            "unknown_site",
+            f"{strategy.name} takes {len(expected)} sites ({', '.join(expected)}), got {len(action.sites)}",
         )
     known = site_names(program)
     for name, kind in zip(action.sites, expected, strict=True):
@@ -215,10 +216,8 @@ def _wrong_arguments(strategy: Strategy, action: Action) -> Refusal | None:
         )
     for value, parameter in zip(action.args, strategy.parameters, strict=True):
         if parameter.choices and value not in parameter.choices:
-            return Refusal(
-                "wrong_parameter", f"{parameter.name} is one of {', '.join(parameter.choices)}, not {value}"
-            )
-        if not parameter.choices and not (value.isdecimal() and 0 < int(value[:12]) and len(value) < 12):
+            return Refusal("wrong_parameter", f"{parameter.name} is one of {', '.join(parameter.choices)}, not {value}")
+        if not parameter.choices and not (value.isdecimal() and int(value[:12]) > 0 and len(value) < 12):
             return Refusal("wrong_parameter", f"{parameter.name} is a positive integer, not {value}")
     return None
 

@@ -43,9 +43,7 @@ def align(program: Program, first: Loop, second: Loop, depth: int, around: dict[
     mine, theirs = _levels(first, depth), _levels(second, depth)
     kept = {**around, **{loop.index: loop.extent for loop in mine}}
     moved = tuple(freshen(program, child, frozenset(kept)) for child in theirs[-1].block.body)
-    values: dict[str, Expr] = {
-        b.index: Index(a.index) for a, b in zip(mine, theirs, strict=True) if a.index != b.index
-    }
+    values: dict[str, Expr] = {b.index: Index(a.index) for a, b in zip(mine, theirs, strict=True) if a.index != b.index}
     body = tuple(rewrite(child, values, kept) for child in moved) if values else moved
     for a, b in zip(reversed(mine), reversed(theirs), strict=True):
         body = (replace(b, index=a.index, block=Block(body, b.block.tensors)),)
@@ -203,7 +201,8 @@ class OperatorFission(Strategy):
         for tensor in loop.block.tensors:
             if all(tensor.name in used for used in names):
                 return Refusal(
-                    "scope", f"split the body of {site[0]} at {args[0]}: {tensor.name}, declared in it, is used on both sides"
+                    "scope",
+                    f"split the body of {site[0]} at {args[0]}: {tensor.name}, declared in it, is used on both sides",
                 )
         verdict = reordered(program, self._split(program, site, cut))
         return verdict if isinstance(verdict, Refusal) else None
@@ -308,7 +307,9 @@ class ComputeInline(Strategy):
                 continue
             target = other.statement.target.tensor
             if node.path < other.path <= last:
-                return Refusal("dependence", f"inline {name}: {target}, which it reads, is written again before {name} is read")
+                return Refusal(
+                    "dependence", f"inline {name}: {target}, which it reads, is written again before {name} is read"
+                )
             shared = _common(other.path, node.path)
             home = len(declarations(program)[target][1])
             if shared > home:
@@ -389,4 +390,3 @@ def drop_tensor(program: Program, name: str) -> Program:
 
 
 __all__ = ["ComputeInline", "OperatorFission", "OperatorFusion", "align", "drop_tensor", "join"]
-

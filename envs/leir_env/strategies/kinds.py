@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -116,7 +117,7 @@ class LoopParallelization(Strategy):
             return wrong
         if loop.extent < 2:
             return Refusal("extent", f"parallelise {site[0]}: it has a single iteration")
-        for other in (*node.loops, *list(loops_below(loop))[1:]):
+        for other in (*node.loops, *loops_below(loop)[1:]):
             if other.kind in (Kind.PARALLEL, Kind.BOUND) or (other.kind is Kind.VECTOR and other in node.loops):
                 return Refusal("kind", f"parallelise {site[0]}: {other.kind}_{other.index} and it would be nested")
         reason = parallel_refusal(program, node.path)
@@ -129,6 +130,22 @@ class LoopParallelization(Strategy):
     def rationale(self, program: Program, site: Site, args: Args) -> str:
         _, loop = loop_at(program, site[0])
         return f"Run the {loop.extent} iterations of {site[0]} in parallel: no dependence is carried by it."
+
+
+@functools.lru_cache(maxsize=4096)
+def _unfit_for_lanes(program: Program, site: str) -> Refusal | None:
+    """Why a loop can't run in vector lanes, whatever their number."""
+    node, loop = loop_at(program, site)
+    for other in node.loops:
+        if other.kind is Kind.VECTOR:
+            return Refusal("kind", f"vectorise {site}: {other.kind}_{other.index} can't be nested with it")
+    for inner in loops_below(loop):
+        if inner.kind in (Kind.VECTOR, Kind.PARALLEL, Kind.BOUND):
+            return Refusal("kind", f"vectorise {site}: {inner.kind}_{inner.index} can't be nested with it")
+        for tensor in inner.block.tensors:
+            return Refusal("scope", f"vectorise {site}: {tensor.name} is declared inside, and lanes would share it")
+    reason = parallel_refusal(program, node.path)
+    return Refusal("dependence", reason) if reason else None
 
 
 @register
@@ -169,15 +186,7 @@ class LoopVectorization(Strategy):
                 f"vectorise {site[0]} by {width}: extent {loop.extent} leaves a tail of {loop.extent % width}; "
                 f"choose a divisor",
             )
-        for other in (*node.loops, *list(loops_below(loop))[1:]):
-            below = other not in node.loops
-            if other.kind is Kind.VECTOR or (below and other.kind in (Kind.PARALLEL, Kind.BOUND)):
-                return Refusal("kind", f"vectorise {site[0]}: {other.kind}_{other.index} can't be nested with it")
-        for inner in loops_below(loop):
-            for tensor in inner.block.tensors:
-                return Refusal("scope", f"vectorise {site[0]}: {tensor.name} is declared inside, and lanes would share it")
-        reason = parallel_refusal(program, node.path)
-        return Refusal("dependence", reason) if reason else None
+        return _unfit_for_lanes(program, site[0])
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
         node, loop = loop_at(program, site[0])

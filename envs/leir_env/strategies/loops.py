@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from envs.leir_env import legality
 from envs.leir_env.ir import Block, Call, Const, Expr, Index, Kind, Loop, Program, Statement
 from envs.leir_env.legality import Order, order, parallel_refusal
 from envs.leir_env.simplify import rewrite
@@ -18,7 +19,7 @@ from envs.leir_env.strategies.base import (
     Strategy,
     register,
 )
-from envs.leir_env.tree import Node, band, fresh_index, nest, site_of, sites, splice, walk
+from envs.leir_env.tree import Node, band, declarations, fresh_index, nest, site_of, sites, splice, walk
 
 Site = tuple[str, ...]
 Args = tuple[str, ...]
@@ -30,6 +31,7 @@ _FACTORS = 8
 _TILES = 4
 
 
+@functools.lru_cache(maxsize=1024)
 def factors(extent: int, most: int = _FACTORS) -> tuple[int, ...]:
     """The menu of split factors: divisors by preference; for extents without, sizes that leave a tail."""
     divisors = [f for f in range(2, min(extent, 1025)) if extent % f == 0]
@@ -45,11 +47,12 @@ def loop_at(program: Program, site: str) -> tuple[Node, Loop]:
     return node, node.statement
 
 
-def loop_sites(program: Program) -> Iterator[tuple[str, Node, Loop]]:
+@functools.lru_cache(maxsize=1024)
+def loop_sites(program: Program) -> tuple[tuple[str, Node, Loop], ...]:
     """Every loop of the program by site."""
-    for name, node in sites(program).items():
-        if isinstance(node.statement, Loop):
-            yield name, node, node.statement
+    return tuple(
+        (name, node, node.statement) for name, node in sites(program).items() if isinstance(node.statement, Loop)
+    )
 
 
 def reordered(before: Program, after: Program) -> Exactness | Refusal:
@@ -78,18 +81,18 @@ def broken_promise(before: Program, after: Program) -> Refusal | None:
     return None
 
 
-def exchanged(program: Program, outer: str, inner: str) -> Program:
-    """Swap two loops of a perfect nest."""
-    node, loop = loop_at(program, outer)
-    depth = len(loop_at(program, inner)[0].path) - len(node.path)
-    loops = band(loop)[: depth + 1]
-    return splice(program, node.path, (nest((loops[-1], *loops[1:-1], loops[0]), loops[-1].block),))
-
-
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=16384)
 def exchange(program: Program, outer: str, inner: str) -> Exactness | Refusal:
     """May two loops of a perfect nest be swapped?"""
-    return reordered(program, exchanged(program, outer, inner))
+    upper, lower = loop_at(program, outer)[0].path, loop_at(program, inner)[0].path
+    nest = program.body[upper[0]]
+    assert isinstance(nest, Loop)
+    verdict = legality.exchange(nest, upper[1:], len(lower) - len(upper))
+    if isinstance(verdict, str):
+        return Refusal("dependence", verdict)
+    declared = declarations(program)
+    floats = any(declared[name][0].dtype.is_float for name in verdict)
+    return Exactness.REASSOCIATES if floats else Exactness.EXACT
 
 
 def split(loop: Loop, factor: int, outer: str, inner: str, extents: dict[str, int]) -> tuple[Loop, Loop, Block]:
@@ -121,7 +124,9 @@ def _splittable(loop: Loop, site: str, factor: int) -> Refusal | None:
     if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
         return Refusal("kind", f"split {site}: a loop of kind {loop.kind} is not split, only L and P")
     if not 1 < factor < loop.extent:
-        return Refusal("extent", f"split {site} by {factor}: the factor must lie between 1 and the extent {loop.extent}")
+        return Refusal(
+            "extent", f"split {site} by {factor}: the factor must lie between 1 and the extent {loop.extent}"
+        )
     return None
 
 
@@ -205,7 +210,9 @@ class LoopTiling(Strategy):
         if refusal is not None:
             return refusal
         if below not in band(loop)[1:] or below_node.path[: len(node.path)] != node.path:
-            return Refusal("structure", f"tile {site[0]}, {site[1]}: {site[1]} is not in the perfect nest below {site[0]}")
+            return Refusal(
+                "structure", f"tile {site[0]}, {site[1]}: {site[1]} is not in the perfect nest below {site[0]}"
+            )
         # A pair of loops can be tiled if and only if they can be exchanged: the textbook criterion.
         verdict = exchange(program, site[0], site[1])
         return verdict if isinstance(verdict, Refusal) else None
@@ -269,7 +276,8 @@ class LoopReorder(Strategy):
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
         exactness = exchange(program, site[0], site[1])
         assert not isinstance(exactness, Refusal)
-        return Outcome(exchanged(program, site[0], site[1]), exactness)
+        upper, lower = loop_at(program, site[0])[0].path, loop_at(program, site[1])[0].path
+        return Outcome(legality.exchanged(program, upper, len(lower) - len(upper)), exactness)
 
     def rationale(self, program: Program, site: Site, args: Args) -> str:
         loop, below = loop_at(program, site[0])[1], loop_at(program, site[1])[1]
@@ -305,7 +313,9 @@ class LoopFusion(Strategy):
         if below_node.path != (*node.path, 0) or len(band(loop)) < 2:
             return Refusal("structure", f"fuse {site[0]}, {site[1]}: {site[1]} is not all there is in {site[0]}")
         if loop.kind != below.kind or loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
-            return Refusal("kind", f"fuse {site[0]}, {site[1]}: kinds {loop.kind} and {below.kind}, need two L or two P")
+            return Refusal(
+                "kind", f"fuse {site[0]}, {site[1]}: kinds {loop.kind} and {below.kind}, need two L or two P"
+            )
         return None
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -50,6 +51,27 @@ _SCOPE = Parameter("scope", "where it lives", tuple(_SCOPES))
 def outer_extents(node: Node, loop: Loop) -> dict[str, int]:
     """Extents of the loops around a block: those around its loop, and its own."""
     return {**node.extents, loop.index: loop.extent}
+
+
+def uses_in(loop: Loop, name: str, node: Node) -> tuple[Use, ...]:
+    """Every use of a tensor in the body of a loop."""
+    return _uses_in(loop, name, tuple(node.extents.items()))
+
+
+def box_in(loop: Loop, tensor: Tensor, node: Node) -> Region | str:
+    """The part of a tensor that one iteration of a loop uses."""
+    return _box_in(loop, tensor, tuple(node.extents.items()))
+
+
+@functools.lru_cache(maxsize=16384)
+def _uses_in(loop: Loop, name: str, around: tuple[tuple[str, int], ...]) -> tuple[Use, ...]:
+    outer = {**dict(around), loop.index: loop.extent}
+    return tuple(use for child in loop.block.body for use in uses(child, name, outer))
+
+
+@functools.lru_cache(maxsize=16384)
+def _box_in(loop: Loop, tensor: Tensor, around: tuple[tuple[str, int], ...]) -> Region | str:
+    return region(tensor, _uses_in(loop, tensor.name, around), {**dict(around), loop.index: loop.extent})
 
 
 def _lanes(node: Node, loop: Loop) -> Refusal | None:
@@ -172,11 +194,13 @@ class CacheReadWrite(Strategy):
         found = self._uses(loop, name, node)
         if not found:
             return Refusal("no_effect", f"{where}: the loop does not touch {name}")
-        box = region(tensor, found, outer_extents(node, loop))
+        box = box_in(loop, tensor, node)
         if isinstance(box, str):
             return Refusal("structure", f"{where}: {box}")
         if box.size >= tensor.size:
-            return Refusal("no_effect", f"{where}: the whole tensor of {tensor.size} elements is touched in one iteration")
+            return Refusal(
+                "no_effect", f"{where}: the whole tensor of {tensor.size} elements is touched in one iteration"
+            )
         size = box.size * tensor.dtype.itemsize
         if size > MAX_PRIVATE_BYTES:
             return Refusal("size", f"{where}: the copy would take {size} bytes, the limit is {MAX_PRIVATE_BYTES}")
@@ -185,11 +209,7 @@ class CacheReadWrite(Strategy):
         return self._write_back(program, site, box, found, (*node.loops[len(home) :], loop))
 
     def _uses(self, loop: Loop, name: str, node: Node) -> tuple[Use, ...]:
-        return tuple(
-            use
-            for child in loop.block.body
-            for use in uses(child, name, outer_extents(node, loop))
-        )
+        return uses_in(loop, name, node)
 
     def _write_back(
         self, program: Program, site: Site, box: Region, found: tuple[Use, ...], loops: tuple[Loop, ...]
@@ -256,8 +276,7 @@ def _fills(target: Access, box: Region, inner: Mapping[str, int]) -> bool:
     sweep = tuple(Loop(Kind.SERIAL, name, extent, Block(())) for name, extent in inner.items())
     around = {**dict(box.outer), **inner}
     local = tuple(
-        linear(subscript, around).plus(base, -1)
-        for subscript, base in zip(target.subscripts, box.base, strict=True)
+        linear(subscript, around).plus(base, -1) for subscript, base in zip(target.subscripts, box.base, strict=True)
     )
     shape = replace(box.tensor, shape=box.extents)
     return covers(Region(local, (1,) * len(local), shape, tuple(around.items())), sweep)
@@ -309,14 +328,14 @@ class SetStorageScope(Strategy):
         while len(path) > len(home) and self._declares_in_lanes(program, path):
             path = path[:-1]
         if len(path) <= len(home):
-            return Refusal("no_effect", f"store {name} elsewhere: its uses share no loop inside the block that declares it")
+            return Refusal(
+                "no_effect", f"store {name} elsewhere: its uses share no loop inside the block that declares it"
+            )
         loop = at(program, path)
         assert isinstance(loop, Loop)
         node = Node(path, loop, tuple(_loops_to(program, path)))
-        found = tuple(
-            use for child in loop.block.body for use in uses(child, name, outer_extents(node, loop))
-        )
-        box = region(tensor, found, outer_extents(node, loop))
+        found = uses_in(loop, name, node)
+        box = box_in(loop, tensor, node)
         if isinstance(box, str):
             return Refusal("structure", f"store {name} in {loop.index}: {box}")
         return self._private(program, name, path, node, box, found, home)

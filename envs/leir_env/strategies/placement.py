@@ -21,12 +21,12 @@ from envs.leir_env.ir import (
 )
 from envs.leir_env.legality import read, written
 from envs.leir_env.limits import VECTOR_WIDTHS
-from envs.leir_env.region import Region, Use, region, uses
+from envs.leir_env.region import Region, Use
 from envs.leir_env.simplify import rewrite
 from envs.leir_env.strategies.base import Level, Outcome, Refusal, Strategy, register
 from envs.leir_env.strategies.graph import drop_tensor
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites
-from envs.leir_env.strategies.memory import localised, outer_extents
+from envs.leir_env.strategies.memory import box_in, localised, outer_extents, uses_in
 from envs.leir_env.tree import (
     Node,
     Path,
@@ -97,7 +97,9 @@ class ComputeAt(Strategy):
             return Refusal("scope", f"{where}: it is an {tensor.role}, not a temporary")
         for outer in (*node.loops, loop):
             if outer.kind is Kind.VECTOR:
-                return Refusal("scope", f"{where}: a tensor declared inside V_{outer.index} would be shared by its lanes")
+                return Refusal(
+                    "scope", f"{where}: a tensor declared inside V_{outer.index} would be shared by its lanes"
+                )
         touching = [
             n
             for n in walk(program)
@@ -114,19 +116,25 @@ class ComputeAt(Strategy):
             return shape
         for other in touching:
             if other is not producer and other.path[: len(node.path)] != node.path:
-                return Refusal("structure", f"{where}: {name} is also used at {site_of(program, other.path)}, outside the loop")
+                return Refusal(
+                    "structure", f"{where}: {name} is also used at {site_of(program, other.path)}, outside the loop"
+                )
         if node.path[: len(home)] != home or not start < node.path[: len(start)]:
-            return Refusal("structure", f"{where}: the loop is not in a later statement of the block that declares {name}")
+            return Refusal(
+                "structure", f"{where}: the loop is not in a later statement of the block that declares {name}"
+            )
         body = block_at(program, start).body
         needed = read(producer.statement)
         for statement in body[start[-1] + 1 : node.path[len(home)] + 1]:
             clash = needed & written(statement)
             if clash:
-                return Refusal("dependence", f"{where}: {min(clash)}, which {name} is computed from, is written before the loop")
+                return Refusal(
+                    "dependence", f"{where}: {min(clash)}, which {name} is computed from, is written before the loop"
+                )
         found = self._uses(loop, name, node)
         if not found:
             return Refusal("no_effect", f"{where}: the loop does not use {name}")
-        box = region(tensor, found, outer_extents(node, loop))
+        box = box_in(loop, tensor, node)
         if isinstance(box, str):
             return Refusal("structure", f"{where}: {box}")
         times = box.size
@@ -140,11 +148,9 @@ class ComputeAt(Strategy):
         return start, producer.loops[len(home) :], producer.statement, box
 
     def _uses(self, loop: Loop, name: str, node: Node) -> tuple[Use, ...]:
-        return tuple(use for child in loop.block.body for use in uses(child, name, outer_extents(node, loop)))
+        return uses_in(loop, name, node)
 
-    def _not_plain(
-        self, program: Program, where: str, start: Path, producer: Node, tensor: Tensor
-    ) -> Refusal | None:
+    def _not_plain(self, program: Program, where: str, start: Path, producer: Node, tensor: Tensor) -> Refusal | None:
         equation = producer.statement
         assert isinstance(equation, Equation)
         if producer.path != (*start, *[0] * (len(producer.path) - len(start))) or any(
@@ -154,7 +160,9 @@ class ComputeAt(Strategy):
         plain = [s.name for s in equation.target.subscripts if isinstance(s, Index)]
         extents = producer.extents
         if len(set(plain)) != len(tensor.shape) or [extents[i] for i in plain] != list(tensor.shape):
-            return Refusal("structure", f"{where}: its subscripts are not distinct indices that run over the whole tensor")
+            return Refusal(
+                "structure", f"{where}: its subscripts are not distinct indices that run over the whole tensor"
+            )
         return None
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
@@ -225,4 +233,3 @@ def _kind(old: Loop, extent: int) -> Kind:
     if old.kind is Kind.VECTOR:
         return Kind.VECTOR if extent == old.extent and extent in VECTOR_WIDTHS else Kind.SERIAL
     return Kind.UNROLLED if old.kind is Kind.UNROLLED and extent <= old.extent else Kind.SERIAL
-

@@ -6,7 +6,10 @@ integer tensors integer scalars, and lacks some reductions: these have their own
 
 from __future__ import annotations
 
+import os
+import re
 import traceback
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +73,7 @@ _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "pow"})
 
 
 def _promote(exported: torch.export.ExportedProgram) -> None:
-    """Cast integer operands of arithmetic whose result is a float: TVM would cast the float scalar instead."""
+    """Cast integer operands of arithmetic whose result is a float; TVM would cast the float scalar."""
     import torch
 
     for node in list(exported.graph.nodes):
@@ -125,12 +128,12 @@ def _convolution(importer: Any) -> Any:
 
 
 def _embedding(importer: Any) -> Any:
-    """A converter for embeddings; TVM's own flattens the indices."""
+    """A converter for embeddings; TVM's own flattens the indices. `tidy` drops the clipping again."""
     from tvm import relax
 
     def convert(node: Any) -> Any:
         table, indices = (importer.env[tensor] for tensor in node.args[:2])
-        return importer.block_builder.emit(relax.op.take(table, indices, axis=0))
+        return importer.block_builder.emit(relax.op.take(table, indices, axis=0, mode="clip"))
 
     return convert
 
@@ -139,11 +142,14 @@ def _reduction(importer: Any, operator: Any) -> Any:
     """A converter for `operator(x, dims, keepdim)`."""
 
     def convert(node: Any) -> Any:
-        x, dims, keepdim = (*node.args, *(None, False)[len(node.args) - 1 :])
-        axes = None if dims == [] else dims
-        return importer.block_builder.emit(operator(importer.env[x], axes, keepdim))
+        dims = node.args[1] if len(node.args) > 1 else None
+        keepdim = len(node.args) > 2 and node.args[2]
+        return importer.block_builder.emit(operator(importer.env[node.args[0]], dims or None, keepdim))
 
     return convert
+
+
+_FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>[0-9]+)')
 
 
 def operator_name(node: Any) -> str:
@@ -157,26 +163,25 @@ def first_line(error: BaseException) -> str:
 
 
 def source_of(node: Any) -> str:
-    """The last line of the module's own code that a node came from."""
-    found = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-    places = [
-        (line, found[at + 1] if at + 1 < len(found) else "")
-        for at, line in enumerate(found)
-        if line.startswith('File "') and "/torch/" not in line
-    ]
-    if not places:
-        return ""
-    where, code = places[-1]
-    _, path, rest = where.split('"', 2)
-    return f", at {Path(path).name}:{rest.split('line ')[1].split(',')[0]}: {code}"
+    """The last line of the user's code that a node came from, or nothing."""
+    trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    places = [(_FRAME.match(line), code) for line, code in pairwise(trace)]
+    return _last([(match["file"], match["line"], code) for match, code in places if match])
 
 
 def user_line(error: BaseException) -> str:
-    """The last line outside PyTorch and this package that an error passed through."""
-    ours = str(Path(__file__).parent)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/torch/" not in frame.filename and not frame.filename.startswith(ours)
-    ]
-    return f", at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    """The last line of the user's code that an error passed through, or nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _last([(frame.filename, str(frame.lineno), frame.line or "") for frame in frames])
+
+
+def _last(places: list[tuple[str, str, str]]) -> str:
+    """Show the last place outside PyTorch and this package."""
+    import torch
+
+    ours = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+    theirs = [place for place in places if not place[0].startswith(ours)]
+    if not theirs:
+        return ""
+    file, line, code = theirs[-1]
+    return f", at {Path(file).name}:{line}: {code}"

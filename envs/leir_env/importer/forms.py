@@ -72,6 +72,24 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
     return torch.where(x > 0, scale * x, negative)
 
 
+def _power(x: Tensor, exponent: float) -> Any:
+    if exponent not in (2, 3, 4):
+        return NotImplemented
+    square = x * x
+    return square if exponent == 2 else square * x if exponent == 3 else square * square
+
+
+def _norm(
+    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    if ord not in (1, 2, math.inf) or dtype not in (None, x.dtype):
+        return NotImplemented
+    dims = list(range(x.dim())) if dim is None else dim
+    if ord == 2:
+        return torch.sqrt((x * x).sum(dims, keepdim=keepdim))
+    return torch.abs(x).sum(dims, keepdim=keepdim) if ord == 1 else torch.abs(x).amax(dims, keepdim=keepdim)
+
+
 def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(x == 0, 0.0, x * torch.log(y))
 
@@ -85,9 +103,7 @@ def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     return (torch.relu(y) + torch.log(1 + torch.exp(-torch.abs(y)))) / beta
 
 
-def _variance(
-    x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Tensor:
+def _variance(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     dims = list(range(x.dim())) if dim is None else dim
     centred = x - x.mean(dims, keepdim=True)
     count = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
@@ -188,6 +204,8 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: _addmm,
     aten.gelu.default: _gelu,
     aten.elu.default: _elu,
+    aten.linalg_vector_norm.default: _norm,
+    aten.pow.Tensor_Scalar: _power,
     aten.xlogy.Tensor: _xlogy,
     aten.silu.default: _silu,
     aten.softplus.default: _softplus,

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm import ir, relax, s_tir, tirx
 
+from envs.leir_env.importer.stages import Graph, Stage
 from envs.leir_env.ir import Access, Assign, Call, Cast, Const, DType, Equation, Expr, Index, Role, Tensor
-from envs.leir_env.tidy import Graph, Stage
 
 Array = npt.NDArray[Any]
 
@@ -132,10 +132,7 @@ class _Importer:
         function = self.functions(node.args[0])
         arguments = [self.value(argument) for argument in node.args[1].fields]
         buffers = dict(zip(function.params, arguments, strict=False))
-        results = [
-            self.declare("", str(param.ty.dtype), _shape(param))
-            for param in function.params[len(arguments) :]
-        ]
+        results = [self.declare("", str(param.ty.dtype), _shape(param)) for param in function.params[len(arguments) :]]
         buffers.update(zip(function.params[len(arguments) :], results, strict=True))
         _Body(self, node.args[0].name_hint, buffers).statement(function.body, ())
         return results[0] if len(results) == 1 else tuple(results)
@@ -215,12 +212,10 @@ class _Body:
                 parts = (node.condition, node.true_value, node.false_value)
                 return Call("select", tuple(self.expression(part) for part in parts))
             case "Call" if _function(node) == "isnan":
-                value = self.expression(node.args[0])
-                return Call("ne", (value, value))
+                tested = self.expression(node.args[0])
+                return Call("ne", (tested, tested))
             case "Call" if _function(node) in _CALLS:
-                return Call(
-                    _CALLS[_function(node)], tuple(self.expression(argument) for argument in node.args)
-                )
+                return Call(_CALLS[_function(node)], tuple(self.expression(argument) for argument in node.args))
             case "Call":
                 raise NoEquation(self.operator, f"LEIR has no function {_function(node)}")
         raise NoEquation(self.operator, f"{kind} in its loop form")
@@ -292,8 +287,6 @@ def _closed_form(data: Array) -> Expr | None:
     for axis, extent in enumerate(data.shape):
         if extent > 1:
             step = int(data[tuple(int(a == axis) for a in range(data.ndim))]) - base
-            total = total + step * np.arange(extent).reshape(
-                [-1 if a == axis else 1 for a in range(data.ndim)]
-            )
+            total = total + step * np.arange(extent).reshape([-1 if a == axis else 1 for a in range(data.ndim)])
             value = Call("add", (value, Call("mul", (Const(step), Index(f"s{axis}")))))
     return value if (total == data).all() else None

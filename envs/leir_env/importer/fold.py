@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from envs.leir_env.ir import Access, Call, Cast, Const, DType, Expr, Index, Tensor, children, with_children
+from envs.leir_env.ir import Access, Call, Cast, Const, DType, Expr, Tensor, children, with_children
 from envs.leir_env.simplify import bounds, is_index_expression, linear, simplify
 
 _CONSTANT: dict[str, Callable[..., float | int | bool]] = {
@@ -37,8 +37,6 @@ _CONSTANT: dict[str, Callable[..., float | int | bool]] = {
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _NEUTRAL = {"min": math.inf, "max": -math.inf}
 _POSITIVE = frozenset({"sqrt", "rsqrt", "log"})
-_MAX_POWER = 3
-"""Integer powers of an element up to this are written as products."""
 
 
 def fold(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Expr:
@@ -54,12 +52,25 @@ def fold(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) 
         case Call():
             return _identity(_index_form(expr, extents), tensors)
         case Access(tensor, subscripts):
-            return Access(tensor, tuple(simplify(subscript, extents) for subscript in subscripts))
+            plain = zip(subscripts, tensors[tensor].shape, strict=True)
+            return Access(tensor, tuple(simplify(_unclipped(s, extent), extents) for s, extent in plain))
     return expr
 
 
+def _unclipped(subscript: Expr, extent: int) -> Expr:
+    """`T_{max(min(I_i,extent-1),0)}` is `T_{I_i}`: like PyTorch, LEIR demands subscripts within bounds."""
+    match subscript:
+        case Call("max", (Call("min", (inner, Const(last))), Const(0))) if last == extent - 1:
+            return inner
+        case Call("min", (Call("max", (Const(0), inner)), Const(last))) if last == extent - 1:
+            return inner
+        case Call("max", (Const(0), Call("min", (inner, Const(last))))) if last == extent - 1:
+            return inner
+    return subscript
+
+
 def polish(expr: Expr, tensors: Mapping[str, Tensor]) -> Expr:
-    """Write float constants without fraction as integers where they meet a float, and powers as products."""
+    """Write float constants without fraction as integers where they meet a tensor."""
     below = tuple(polish(child, tensors) for child in children(expr))
     expr = with_children(expr, below) if below else expr
     if not isinstance(expr, Call):
@@ -131,7 +142,7 @@ def _index_form(expr: Call, extents: Mapping[str, int]) -> Expr:
 
 
 def _identity(expr: Expr, tensors: Mapping[str, Tensor]) -> Expr:
-    """Apply the first algebraic identity that fits; all of them hold bit for bit."""
+    """Apply the first algebraic identity that fits; all hold bit for bit, but for the sign of zero."""
     match expr:
         # TVM's `where` tests a bool by `0 < i64(condition)`.
         case Call("lt", (Const(0), Cast(_, value))) | Call("ne", (Cast(_, value), Const(0))) if (
@@ -188,20 +199,7 @@ def _power(value: Expr, power: float) -> Expr:
         return Call("rsqrt", (value,))
     if power == -1:
         return Call("div", (Const(1.0), value))
-    if power == int(power) and 1 <= power <= _MAX_POWER and _repeatable(value):
-        product = value
-        for _ in range(int(power) - 1):
-            product = Call("mul", (product, value))
-        return product
-    return Call("pow", (value, Const(power)))
-
-
-def _repeatable(value: Expr) -> bool:
-    return isinstance(value, Access | Index) or (
-        isinstance(value, Call)
-        and value.op in ("add", "sub", "mul", "div")
-        and all(isinstance(arg, Access | Const) for arg in value.args)
-    )
+    return value if power == 1 else Call("pow", (value, Const(power)))
 
 
 def _is(value: float | int | bool, number: int) -> bool:

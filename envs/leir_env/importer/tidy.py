@@ -1,0 +1,244 @@
+"""From imported stages to a program that reads as a person would write it.
+
+Copies (transpose, reshape, broadcast, slice) vanish into the subscripts of their readers, or the
+producer writes the copied layout at once; elementwise stages are inlined where nothing is computed
+more often; then indices and tensors get short names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+
+from envs.leir_env.importer.fold import polish
+from envs.leir_env.importer.names import named
+from envs.leir_env.importer.relayout import split_loops, write_through
+from envs.leir_env.importer.stages import Graph, Stage, fold_all, fold_stage, replace_tensor
+from envs.leir_env.ir import (
+    Access,
+    Assign,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Equation,
+    Expr,
+    Index,
+    Program,
+    Role,
+    Tensor,
+    subexpressions,
+)
+from envs.leir_env.tree import accesses, map_accesses, reads, substitute
+
+MAX_REPEATED_COST = 3
+"""An elementwise expression that costs more is stored once instead of written out at several readers."""
+
+_COSTS = {"select": 3, "exp": 1, "tanh": 3, "erf": 3, "sigmoid": 3, "pow": 3, "log": 3, "sin": 3, "cos": 3}
+_HALVES = (DType.F16, DType.BF16)
+
+
+def program(graph: Graph, dtypes: Mapping[DType, DType] | None = None) -> tuple[Program, dict[str, str]]:
+    """Return the tidy program, and the short name of each input, parameter and output.
+
+    `dtypes` replaces dtypes throughout, for a module that was exported in float64 for exact constants.
+    """
+    graph = _squeeze(_retype(graph, dtypes or {}))
+    previous = None
+    while graph != previous:
+        previous = graph
+        for step in (_sweep, _merge, _inline_copies, write_through, _inline_views, _inline_elementwise):
+            graph = step(graph)
+    graph = split_loops(_widen_sums(graph))
+    return named(graph.map(lambda stage: stage.map(lambda expr: polish(expr, graph.tensors))))
+
+
+def _retype(graph: Graph, dtypes: Mapping[DType, DType]) -> Graph:
+    def cast(expr: Expr) -> Expr:
+        if isinstance(expr, Cast):
+            return Cast(dtypes.get(expr.dtype, expr.dtype), cast(expr.value))
+        if isinstance(expr, Access):
+            return Access(expr.tensor, tuple(map(cast, expr.subscripts)))
+        return Call(expr.op, tuple(map(cast, expr.args))) if isinstance(expr, Call) else expr
+
+    tensors = {n: replace(t, dtype=dtypes.get(t.dtype, t.dtype)) for n, t in graph.tensors.items()}
+    return Graph(tensors, tuple(stage.map(cast) for stage in graph.stages))
+
+
+def _squeeze(graph: Graph) -> Graph:
+    """Drop loops of one iteration, and dimensions of extent 1 from temporaries."""
+    tensors = dict(graph.tensors)
+    for name, tensor in graph.tensors.items():
+        if tensor.role is Role.TEMPORARY:
+            tensors[name] = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent != 1))
+
+    def drop(access: Access) -> Expr:
+        before = graph.tensors[access.tensor].shape
+        if tensors[access.tensor].shape == before:
+            return access
+        kept = zip(access.subscripts, before, strict=True)
+        return Access(access.tensor, tuple(subscript for subscript, extent in kept if extent != 1))
+
+    def squeeze(stage: Stage) -> Stage:
+        unit: dict[str, Expr] = {name: Const(0) for name, extent in stage.loops if extent == 1}
+        loops = tuple(loop for loop in stage.loops if loop[1] != 1)
+        return replace(stage, loops=loops).map(lambda expr: map_accesses(substitute(expr, unit), drop))
+
+    return fold_all(Graph(tensors, tuple(map(squeeze, graph.stages))))
+
+
+def _sweep(graph: Graph) -> Graph:
+    """Drop stages that no output depends on."""
+    live = {name for name, tensor in graph.tensors.items() if tensor.role is Role.OUTPUT}
+    kept: list[Stage] = []
+    for stage in reversed(graph.stages):
+        if stage.tensor in live:
+            kept.append(stage)
+            live.update(access.tensor for access in reads(stage.equation))
+    return replace(graph, stages=tuple(reversed(kept)))
+
+
+def _merge(graph: Graph) -> Graph:
+    """Let equal stages share one tensor."""
+    first: dict[object, str] = {}
+    same: dict[str, str] = {}
+    kept = []
+    for original in graph.stages:
+        stage = original.map(lambda expr: map_accesses(expr, lambda a: replace_tensor(a, same)))
+        names: dict[str, Expr] = {name: Index(f"s{at}") for at, (name, _) in enumerate(stage.loops)}
+        canonical = stage.map(lambda expr, names=names: substitute(expr, names)).equation  # type: ignore[misc]
+        tensor = graph.tensors[stage.tensor]
+        extents = tuple(extent for _, extent in stage.loops)
+        value = (canonical.target.subscripts, canonical.assign, canonical.value, canonical.guard)
+        identity = (tensor.dtype, tensor.shape, extents, value)
+        if graph.is_temporary(stage.tensor) and identity in first:
+            same[stage.tensor] = first[identity]
+            continue
+        first.setdefault(identity, stage.tensor)
+        kept.append(stage)
+    return replace(graph, stages=tuple(kept))
+
+
+def _inline_copies(graph: Graph) -> Graph:
+    """Read through what is a copy with affine subscripts, a constant, or a function of indices alone."""
+
+    def trivial(stage: Stage) -> bool:
+        value = stage.equation.value
+        if isinstance(value, Access):
+            return not any(_is_view(subscript) or _is_indirect(subscript) for subscript in value.subscripts)
+        return not any(accesses(value))
+
+    return _inline(graph, trivial)
+
+
+def _inline_views(graph: Graph) -> Graph:
+    """Read through reshapes that no producer could write at once."""
+    return _inline(graph, lambda s: isinstance(s.equation.value, Access) and not _gathers(s.equation.value))
+
+
+def _inline_elementwise(graph: Graph) -> Graph:
+    """Inline an elementwise stage where that computes nothing more often than before, save cheap repeats."""
+
+    def wanted(stage: Stage) -> bool:
+        places = [
+            (reader, access)
+            for reader in graph.stages
+            for access in reads(reader.equation)
+            if access.tensor == stage.tensor
+        ]
+        size = graph.tensors[stage.tensor].size
+        once = len(places) == 1 or _cost(stage.equation.value) <= MAX_REPEATED_COST
+        return once and all(_evaluations(reader, access) <= size for reader, access in places)
+
+    for stage in graph.stages:
+        if graph.is_temporary(stage.tensor) and stage.is_elementwise and wanted(stage):
+            return _substitute_stage(graph, stage)
+    return graph
+
+
+def _inline(graph: Graph, wanted: Callable[[Stage], bool]) -> Graph:
+    for stage in graph.stages:
+        if graph.is_temporary(stage.tensor) and stage.is_elementwise and wanted(stage):
+            current = next(s for s in graph.stages if s.tensor == stage.tensor)
+            graph = _substitute_stage(graph, current)
+    return graph
+
+
+def _substitute_stage(graph: Graph, stage: Stage) -> Graph:
+    """Write the stage's expression at every reader and drop the stage."""
+    indices = [s.name for s in stage.equation.target.subscripts if isinstance(s, Index)]
+
+    def read(access: Access) -> Expr:
+        if access.tensor != stage.tensor:
+            return access
+        return substitute(stage.equation.value, dict(zip(indices, access.subscripts, strict=True)))
+
+    def rewrite(reader: Stage) -> Stage:
+        if all(access.tensor != stage.tensor for access in reads(reader.equation)):
+            return reader
+        return fold_stage(reader.map(lambda expr: map_accesses(expr, read)), graph)
+
+    return replace(graph, stages=tuple(rewrite(s) for s in graph.stages if s is not stage))
+
+
+def _cost(expr: Expr) -> int:
+    return sum(_COSTS.get(node.op, 1) for node in subexpressions(expr) if isinstance(node, Call)) - sum(
+        _cost(subscript) for access in accesses(expr) for subscript in access.subscripts
+    )
+
+
+def _evaluations(reader: Stage, access: Access) -> int:
+    """How often the access is evaluated once loop invariants are hoisted."""
+    used = {node.name for node in subexpressions(access) if isinstance(node, Index)}
+    depth = max((at + 1 for at, (name, _) in enumerate(reader.loops) if name in used), default=0)
+    return prod(extent for _, extent in reader.loops[:depth])
+
+
+def _is_view(subscript: Expr) -> bool:
+    return any(isinstance(node, Call) and node.op in ("floordiv", "mod") for node in subexpressions(subscript))
+
+
+def _is_indirect(subscript: Expr) -> bool:
+    return any(isinstance(node, Access) for node in subexpressions(subscript))
+
+
+def _gathers(access: Access) -> bool:
+    return any(_is_indirect(subscript) for subscript in access.subscripts)
+
+
+def _widen_sums(graph: Graph) -> Graph:
+    """Accumulate sums and products of half-precision numbers in float32, and compute what reads them so."""
+    halves = {name: tensor.dtype for name, tensor in graph.tensors.items() if tensor.dtype in _HALVES}
+    wide = {
+        stage.tensor: Tensor(f"{stage.tensor}wide", DType.F32, graph.tensors[stage.tensor].shape)
+        for stage in graph.stages
+        if stage.tensor in halves and stage.equation.assign in (Assign.ADD, Assign.MUL)
+    }
+    renamed = {name: tensor.name for name, tensor in wide.items()}
+
+    def widen(access: Access) -> Expr:
+        if access.tensor in wide:
+            return replace_tensor(access, renamed)
+        return Cast(DType.F32, access) if access.tensor in halves else access
+
+    stages: list[Stage] = []
+    for stage in graph.stages:
+        target, assign = stage.equation.target, stage.equation.assign
+        value = stage.equation.value
+        if stage.tensor in wide or any(access.tensor in wide for access in accesses(value)):
+            value = map_accesses(value, widen)
+            if stage.tensor in halves and stage.tensor not in wide:
+                value = Cast(halves[stage.tensor], value)
+        equation = Equation(replace_tensor(target, renamed), assign, value, stage.equation.guard)
+        stages.append(replace(stage, equation=equation))
+        if stage.tensor in wide and not graph.is_temporary(stage.tensor):
+            stages.append(_rounded(graph.tensors[stage.tensor], wide[stage.tensor].name))
+    tensors = dict(graph.tensors) | {tensor.name: tensor for tensor in wide.values()}
+    return _squeeze(Graph(tensors, tuple(stages)))
+
+
+def _rounded(tensor: Tensor, source: str) -> Stage:
+    loops = tuple((f"s{axis}", extent) for axis, extent in enumerate(tensor.shape))
+    at = tuple(Index(index) for index, _ in loops)
+    return Stage(loops, Equation(Access(tensor.name, at), Assign.SET, Cast(tensor.dtype, Access(source, at))))
