@@ -286,9 +286,7 @@ class Search(Generic[S]):
             evaluation=self.evaluations[self.best.key] if self.best else None,
             root=self.evaluations.get(self.root.key),
             curve=tuple(self._curve),
-            counts=Counts(
-                len(self.evaluations), len(self._legal), len(self._nodes), self._clock() - self._started
-            ),
+            counts=Counts(len(self.evaluations), len(self._legal), len(self._nodes), self._clock() - self._started),
             ended=ended,
         )
 

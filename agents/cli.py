@@ -56,9 +56,7 @@ class CountingStore(Store):
 @verb("optimize")
 @click.argument("workload")
 @inputs_option
-@click.option(
-    "--agent", type=click.Choice(tuple(AGENTS)), default="beam", show_default=True, help="The search."
-)
+@click.option("--agent", type=click.Choice(tuple(AGENTS)), default="beam", show_default=True, help="The search.")
 @click.option(
     "--budget",
     type=click.IntRange(min=1),
@@ -71,9 +69,7 @@ class CountingStore(Store):
 @target_option
 @threads_option
 @store_option
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace to this file (JSON)."
-)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace to this file (JSON).")
 def optimize(
     workload: str,
     inputs: str | None,
@@ -170,9 +166,7 @@ def _judging() -> Iterator[None]:
         raise BadInput(str(error)) from error
 
 
-def _trace(
-    problem: LeirProblem, result: SearchResult, target: str, known: Sequence[Evaluation]
-) -> traces.Trace:
+def _trace(problem: LeirProblem, result: SearchResult, target: str, known: Sequence[Evaluation]) -> traces.Trace:
     """The best trace without idle actions; its steps are measured too, unless the user is in a hurry."""
     installed = versions()
     environment = {name: installed[name] for name in RECORDED}

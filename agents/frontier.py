@@ -28,26 +28,29 @@ from envs.common.problem import Problem
 S = TypeVar("S")
 T = TypeVar("T")
 
+WORTH = 0.01
+"""Predicted log speedup below which a step is not worth looking further for: 1 %."""
+
 
 @dataclass(frozen=True, slots=True)
 class Beam:
     """Beam search that looks ahead under a proposer and measures what it finds.
 
-    A round: look ahead from the `width` fastest measured states, to at most `depth` steps, keeping `width`
-    states at each level; vary the traces of the fastest; put all that into the open list; measure the best
+    A round: look ahead from the `width` fastest measured states, until predictions stop rising, keeping
+    `width` states at each level; vary the traces of the fastest; put all that into the open list; measure the best
     `batch` of it. A parent stays in the beam until something faster was measured. With a width of one this
     is greedy search.
     """
 
-    width: int = 8
+    width: int = 6
     """States kept at each level of the lookahead, and measured states it starts from."""
-    depth: int = 16
-    """Levels of the lookahead."""
-    patience: int = 4
-    """Levels without a better prediction after which the lookahead turns back."""
-    branch: int = 24
+    depth: int = 40
+    """Longest trace."""
+    patience: int = 3
+    """Levels in a row without a prediction better by `WORTH` after which the lookahead turns back."""
+    branch: int = 16
     """Children kept of each expanded state."""
-    batch: int = 8
+    batch: int = 4
     """States measured in a round."""
     variants: int = 32
     """Varied traces in a round."""
@@ -119,10 +122,10 @@ class Frontier(Generic[S]):
 
     def look_ahead(self, parents: list[Node[S]], width: int, depth: int, patience: int) -> None:
         """Run a beam under the proposer from `parents`; all it meets enters the open list."""
-        level = [Candidate(parent, parent) for parent in parents]
+        level = [Candidate(parent, parent) for parent in parents if len(parent.trace) < depth]
         met = {self.search.root.key, *(parent.key for parent in parents)}
         best, idle = -math.inf, 0
-        for _ in range(depth):
+        while level:
             found = [child for candidate in level for child in self._expand(candidate)]
             found = [c for c in _first_of_each(found, lambda c: c.node.key) if c.node.key not in met]
             if not found or self.search.spent:
@@ -132,10 +135,11 @@ class Frontier(Generic[S]):
                 self._enter(candidate)
             found.sort(key=self.predict, reverse=True)
             top = self.predict(found[0])
-            best, idle = (top, 0) if top > best else (best, idle + 1)
+            best, idle = (top, 0) if top > best + WORTH else (best, idle + 1)
             if idle == patience:
                 return
-            level = spread(found, width, lambda c: c.node.trace[-1].name, math.ceil(width / 2))
+            longer = (candidate for candidate in found if len(candidate.node.trace) < depth)
+            level = spread(longer, width, lambda c: c.node.trace[-1].name, math.ceil(width / 2))
 
     def vary(self, parents: list[Node[S]], count: int) -> None:
         """Enter traces like those of `parents`: one action dropped, or other sites or parameters for it."""

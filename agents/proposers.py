@@ -63,7 +63,7 @@ class CostModel:
 
     prior_weight: float = 0.02
     """Log speedup that one unit of log prior is worth."""
-    shortlist: int = 128
+    shortlist: int = 64
     """Only this many actions, best prior first, are applied and estimated."""
 
     def rank(

@@ -121,9 +121,7 @@ def race(program: Program, reference: Reference, threads: int) -> Timing | str:
 
     Returns why there is no figure where there is none.
     """
-    pool = Pool(
-        prepare="torch", environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-    )
+    pool = Pool(prepare="torch", environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)})
     try:
         outcome = pool.call(
             f"{__name__}:run_race", program, reference, threads, timeout=RACE_SECONDS, memory=RACE_MEMORY
@@ -158,10 +156,7 @@ def run_race(program: Program, reference: Reference, threads: int) -> Timing:
 
 def _interleaved(ours: Any, theirs: Any) -> tuple[list[float], list[float]]:
     rng = np.random.default_rng(0)
-    blocks = [
-        (run, timing.repetitions(min(_seconds(run, 1) for _ in range(3)), RACE_RULES))
-        for run in (ours, theirs)
-    ]
+    blocks = [(run, timing.repetitions(min(_seconds(run, 1) for _ in range(3)), RACE_RULES)) for run in (ours, theirs)]
     samples: tuple[list[float], list[float]] = ([], [])
     started = time.perf_counter()
     while not samples[0] or not timing.enough(*samples, time.perf_counter() - started, RACE_RULES):

@@ -137,9 +137,7 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
 
     @property
     def observation_space(self) -> Space[Any]:  # type: ignore[override]
-        return self._spaces.get("observation") or self._spaces.setdefault(
-            "observation", self._observation_space()
-        )
+        return self._spaces.get("observation") or self._spaces.setdefault("observation", self._observation_space())
 
     @property
     def np_random(self) -> np.random.Generator:
@@ -154,9 +152,7 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
     def np_random(self, value: np.random.Generator) -> None:
         self._np_random = value
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode. `options={"workload": ...}` chooses another task, for this episode only."""
         super().reset(seed=seed)
         for name in options or {}:
@@ -249,9 +245,7 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
         if len(actions) < len(episode.actions):
             raise ValueError("an episode with a program that an agent wrote has no trace of actions")
         found = [verdict.evaluation for verdict in episode.verdicts if verdict.evaluation is not None]
-        return record(
-            episode.problem, actions, found, self.target, dict(found[-1].environment) if found else {}
-        )
+        return record(episode.problem, actions, found, self.target, dict(found[-1].environment) if found else {})
 
     def render(self) -> str | None:  # type: ignore[override]
         """Draw the program, what the last action changed, and the speedup."""

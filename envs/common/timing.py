@@ -33,11 +33,15 @@ class Rules:
     width: float = 0.02
     """Half the interval, relative to the ratio, that is narrow enough."""
     seconds: float = 0.5
-    """Time budget; past it, only `pairs` more are waited for."""
+    """After so long, `pairs` are enough whatever the interval."""
+    patience: float = 0.5
+    """After so long, `least` pairs are enough: long runs scatter less."""
+    least: int = 5
+    """Fewest pairs behind the speedup of a slow program."""
     hopeless: float = 4.0
     """A candidate this many times slower than the baseline is not worth more pairs."""
     glimpse: int = 3
-    """Pairs behind that verdict; one is enough once it has taken ten times the budget."""
+    """Pairs behind that verdict; one will do where patience is at its end."""
     block: float = 100e-6
     """Shortest time between two readings of the clock; shorter kernels are repeated within it."""
 
@@ -83,13 +87,17 @@ def enough(candidate: Samples, baseline: Samples, spent: float, rules: Rules) ->
 
     Yes when the candidate is hopeless, when the interval is narrow, and when time or pairs run out.
     """
-    glimpsed = len(candidate) >= rules.glimpse or spent >= 10 * rules.seconds
-    if glimpsed and is_hopeless(candidate, baseline, rules):
+    count = len(candidate)
+    impatient = spent >= rules.patience
+    look = count % 10 == 0  # statistics cost up to a millisecond
+    if (look or impatient or count == rules.glimpse) and is_hopeless(candidate, baseline, rules):
         return True
-    if len(candidate) < rules.pairs:
+    if count < rules.pairs:
+        return impatient and count >= rules.least
+    if spent >= rules.seconds or count >= rules.most:
+        return True
+    if not look:
         return False
-    if spent >= rules.seconds or len(candidate) >= rules.most:
-        return True
     low, high = interval(candidate, baseline)
     return (high - low) / 2 <= rules.width * ratio(candidate, baseline)
 
@@ -111,9 +119,7 @@ def interleave(
     for first in order(rules.most, rng):
         for which in (0, 1) if first else (1, 0):
             samples[which].append(blocks[which]())
-        count = len(samples[0])
-        # An answer costs up to a millisecond: ask now and then.
-        if (count <= rules.glimpse or count % 10 == 0) and enough(*samples, clock() - started, rules):
+        if enough(*samples, clock() - started, rules):
             break
     return tuple(samples[0]), tuple(samples[1])
 

@@ -48,9 +48,7 @@ class Trace:
         if not self.task:
             raise ValueError("a trace has a task")
         if len(self.keys) != len(self.actions):
-            raise ValueError(
-                f"a trace has a key for each action: {len(self.actions)} actions, {len(self.keys)} keys"
-            )
+            raise ValueError(f"a trace has a key for each action: {len(self.actions)} actions, {len(self.keys)} keys")
         strangers = {record.key for record in self.evaluations} - {self.root, *self.keys}
         if strangers:
             raise ValueError(f"an evaluation belongs to no state of the trace: key {min(strangers)}")
@@ -154,9 +152,7 @@ def _compare(old: Evaluation, new: Evaluation) -> list[Finding]:
     if new.timing.high < old.timing.low or new.timing.low > old.timing.high:
         measured = f"{new.timing.ratio:.3g} [{new.timing.low:.3g}, {new.timing.high:.3g}]"
         recorded = f"{old.timing.ratio:.3g} [{old.timing.low:.3g}, {old.timing.high:.3g}]"
-        return [
-            Finding(Difference.SPEEDUP_DIFFERS, f"{old.key} has speedup {measured}, recorded was {recorded}")
-        ]
+        return [Finding(Difference.SPEEDUP_DIFFERS, f"{old.key} has speedup {measured}, recorded was {recorded}")]
     return []
 
 

@@ -85,6 +85,8 @@ def build(program: Program, target: str = "llvm") -> Kernel:
         try:
             module = tvm.compile(function, target=host_target()).mod
             return Kernel(program, module["main"], module)
+        except MemoryError:  # The limit of a worker, not a verdict of the compiler.
+            raise
         except Exception as error:  # The compiler's errors have no common class.
             raise BuildError("compiler", _first_line(error)) from error
 

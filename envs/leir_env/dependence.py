@@ -179,25 +179,43 @@ class Meeting:
         return "output" if self.a.writes and self.b.writes else "flow" if self.a.writes else "anti"
 
 
+_Group = list[tuple[Statement, Reference]]
+
+
 @functools.lru_cache(maxsize=16384)
 def meetings(body: tuple[Equation | Loop, ...]) -> tuple[Meeting, ...]:
     """Every two references of a body that may touch the same element, at least one of them a write."""
-    touched: dict[str, list[tuple[Statement, Reference]]] = {}
+    touched: dict[str, _Group] = {}
     for statement in statements(body):
         for reference in references(statement.equation):
             touched.setdefault(reference.access.tensor, []).append((statement, reference))
-    found: list[Meeting] = []
-    for tensor, group in touched.items():
-        if not any(reference.writes for _, reference in group):
-            continue
-        for n, (s, a) in enumerate(group):
-            private = s.private.get(tensor, 0)
-            for t, b in group[n:]:
-                if a.writes or b.writes:
-                    agree = pinned(a.access, b.access, s.names[:private], dict(s.loops + t.loops))
-                    if agree is not None:
-                        found.append(Meeting(s, a, t, b, private, agree))
-    return tuple(found)
+    return tuple(meeting for group in touched.values() for meeting in _meet(group))
+
+
+@functools.lru_cache(maxsize=16384)
+def loop_meetings(nest: Equation | Loop) -> tuple[Meeting, ...]:
+    """The meetings in a nest, but for those that differ from another one in their place in the text only.
+
+    Enough for questions about loops; few even where a block holds hundreds of similar equations.
+    """
+    touched: dict[str, dict[tuple[Path, Reference], tuple[Statement, Reference]]] = {}
+    for statement in statements((nest,)):
+        for reference in references(statement.equation):
+            key = statement.path[:-1], reference
+            touched.setdefault(reference.access.tensor, {}).setdefault(key, (statement, reference))
+    return tuple(meeting for group in touched.values() for meeting in _meet(list(group.values())))
+
+
+def _meet(group: _Group) -> Iterator[Meeting]:
+    if not any(reference.writes for _, reference in group):
+        return
+    for n, (s, a) in enumerate(group):
+        private = s.private.get(a.access.tensor, 0)
+        for t, b in group[n:]:
+            if a.writes or b.writes:
+                agree = pinned(a.access, b.access, s.names[:private], dict(s.loops + t.loops))
+                if agree is not None:
+                    yield Meeting(s, a, t, b, private, agree)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -283,31 +301,36 @@ class Dependence:
     target: Equation
 
 
+MAX_QUESTIONS = 256
+"""Questions to islpy about one nest; beyond these its loops are taken to carry what they may."""
+
+
 @functools.lru_cache(maxsize=16384)
 def carried(nest: Equation | Loop) -> Mapping[Path, tuple[Dependence, ...]]:
     """Return, for each loop of a nest that has any, the dependences between its iterations.
 
-    Within one iteration of the loops around it. Paths are relative: the nest itself is the empty path.
+    Within one iteration of the loops around it; one for each tensor and kind. Paths are relative: the nest
+    itself is the empty path.
     """
-    found: dict[Path, dict[Dependence, None]] = {}
-    for meeting in meetings((nest,)):
+    found: dict[Path, dict[tuple[str, str], Dependence]] = {}
+    questions = 0
+    for meeting in loop_meetings(nest):
         common = common_loops(meeting.s, meeting.t)
         for depth in range(meeting.private, len(common)):
             if common[depth] in meeting.agree or meeting.s.loops[depth][1] == 1:
                 continue
             here = found.setdefault(meeting.s.path[1 : depth + 1], {})
             for m in meeting.directions:
-                dependence = Dependence(m.tensor, m.kind, m.s.equation, m.t.equation)
-                if dependence not in here and _carries(m, depth):
-                    here[dependence] = None
-    return {path: tuple(dependences) for path, dependences in found.items() if dependences}
-
-
-def _carries(meeting: Meeting, depth: int) -> bool:
-    fast = carries_fast(meeting, depth)
-    if fast is not None:
-        return fast
-    return exists(meeting, frozenset(meeting.s.names[:depth]), carried_order(meeting.s.names[depth]))
+                if (m.tensor, m.kind) in here:
+                    continue
+                answer = carries_fast(m, depth)
+                if answer is None:
+                    questions += 1
+                    outer = frozenset(common[:depth])
+                    answer = questions > MAX_QUESTIONS or exists(m, outer, carried_order(common[depth]))
+                if answer:
+                    here[m.tensor, m.kind] = Dependence(m.tensor, m.kind, m.s.equation, m.t.equation)
+    return {path: tuple(here.values()) for path, here in found.items() if here}
 
 
 def carried_order(index: str) -> tuple[Expr, ...]:

@@ -14,8 +14,9 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 
-import tvm
 from tvm import tirx
+
+from envs.leir_env import intrinsics
 
 _LOG2E = math.log2(math.e)
 _LN2_HIGH = 0.693359375
@@ -252,21 +253,15 @@ def _definition(name: str, lanes: int) -> tuple[str, frozenset[str]]:
 
 
 def call(name: str, x: tirx.Expr) -> tirx.Expr:
-    """Apply an elementary function to a float32 scalar; a vectorised loop makes it a vector."""
-    _register(name)
-    return tirx.call_intrin("float32", f"leir.{name}", x)
+    """Apply an elementary function to a float32 scalar."""
+    return intrinsics.call(name, _expansion(name), x)
 
 
 @functools.cache
-def _register(name: str) -> None:
-    """Tell TVM of an operator that is pure, may be vectorised, and becomes a call of the definition."""
-    operator = f"leir.{name}"
-    tvm.ir._ffi_api.RegisterOp(operator, f"Elementary function {name} of float32")
-    tvm.ir.register_op_attr(operator, "TCallEffectKind", 1)
-    tvm.ir.register_op_attr(operator, "TVectorizable", True)
-    tvm.ir.register_op_attr(operator, "TScriptPrinterName", name)
-    tirx.op.register_intrin_lowering(operator, "llvm", f=functools.partial(_expand, name))
+def _expansion(name: str) -> intrinsics.Expand:
+    """Turn the operator into a call of its definition for as many lanes as it has."""
 
+    def expand(node: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(node.ty, f"leir_{name}_{node.ty.dtype.lanes}", *node.args)
 
-def _expand(name: str, node: tirx.Expr) -> tirx.Expr:
-    return tirx.call_pure_extern(node.ty, f"leir_{name}_{node.ty.dtype.lanes}", *node.args)
+    return expand

@@ -148,9 +148,7 @@ class Interpreted:
         checks = self.problem.interpret(state) if state.rewritten else ()
         failed = [check for check in checks if not check.passed]
         if failed:
-            detail = (
-                f"{failed[0].name} differs from the root by {failed[0].max_error:.3g} times what is allowed"
-            )
+            detail = f"{failed[0].name} differs from the root by {failed[0].max_error:.3g} times what is allowed"
             evaluation = Evaluation(self.problem.key(state), Status.WRONG, detail, checks)
             return Verdict(Status.WRONG, None, evaluation, detail)
         return Verdict(PREDICTED, self.problem.estimate(state))

@@ -114,6 +114,8 @@ class Evaluator:
             Turns(configured.lock),
             rules,
         )
+        # Audits use a seed that nobody knows beforehand.
+        self._auditor = Oracle(root, int(np.random.default_rng().integers(1, 2**31)))
         self._facts: RootFacts | None = None
         self._key = Key(
             task=key(root),
@@ -174,9 +176,7 @@ class Evaluator:
         reasons = admit(self.root, self.oracle)
         seconds = None if reasons else self.facts().seconds
         if seconds is not None and seconds < SHORTEST:
-            return (
-                f"a run takes {seconds * 1e6:.1f} us; below {SHORTEST * 1e6:.0f} us that is mostly the call",
-            )
+            return (f"a run takes {seconds * 1e6:.1f} us; below {SHORTEST * 1e6:.0f} us that is mostly the call",)
         return reasons
 
     def close(self) -> None:
@@ -191,9 +191,7 @@ class Evaluator:
     ) -> None:
         self.close()
 
-    def _evaluate(
-        self, programs: Mapping[Key, Program], exactness: Exactness
-    ) -> Iterator[tuple[Key, Evaluation]]:
+    def _evaluate(self, programs: Mapping[Key, Program], exactness: Exactness) -> Iterator[tuple[Key, Evaluation]]:
         """Evaluate new candidates: first those that fail, then those that are timed."""
         sound: list[tuple[Key, Program]] = []
         for k, program in programs.items():
@@ -283,13 +281,11 @@ class Evaluator:
         return ""
 
     def _audit(self, program: Program, exactness: Exactness, result: Timing) -> Timing | str:
-        """Check and time again in fresh processes with new seeds: the new timing, or what is wrong."""
-        for worker in self.harness.pool.workers:
-            worker.renew()
-        oracle = Oracle(self.root, int(np.random.default_rng().integers(1, 2**31)))
-        ((_, verdict, worker),) = self.harness.check([program], exactness, oracle, self.limits)
+        """Check and time again in a fresh process on secret inputs: the new timing, or what is wrong."""
+        self.harness.pool.workers[0].renew()
+        ((_, verdict, worker),) = self.harness.check([program], exactness, self._auditor, self.limits)
         if verdict.status is Status.OK:
-            verdict = self.harness.time(program, exactness, oracle, self.limits, worker)
+            verdict = self.harness.time(program, exactness, self._auditor, self.limits, worker)
         if verdict.timing is None:
             return verdict.detail
         if verdict.timing.ratio < CONFIRMED * result.ratio:

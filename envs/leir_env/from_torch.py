@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ def _checked(module: Any, example_inputs: Any) -> tuple[Tensor, ...]:
     for position, tensor in enumerate(example_inputs):
         if not isinstance(tensor, torch.Tensor):
             raise ImportProblem(
-                f"input {position} is a {type(tensor).__name__}: inputs are tensors; fix other arguments "
+                f"input {position} is of type {type(tensor).__name__}: inputs are tensors; fix other arguments "
                 "in the module's constructor"
             )
         _dtype(tensor.dtype)
@@ -144,8 +146,14 @@ def _outputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
     results = tuple(tree_leaves(result))
     for tensor in results:
         if not isinstance(tensor, torch.Tensor):
-            raise ImportProblem(f"{type(module).__name__} returns a {type(tensor).__name__}: a program returns tensors")
+            raise ImportProblem(f"{type(module).__name__} returns {type(tensor).__name__}: a program returns tensors")
     return results
+
+
+_ONE_PATH = (
+    "control flow or a shape depends on the values of a tensor, but a program has one path: use torch.where, or "
+    "fix the choice in the constructor"
+)
 
 
 def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
@@ -155,15 +163,15 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.Exp
     from envs.leir_env.importer.forms import decompositions
 
     try:
-        exported = torch.export.export(module, inputs)
+        # It prints the graph of a module that it refuses.
+        with contextlib.redirect_stderr(io.StringIO()):
+            exported = torch.export.export(module, inputs)
     except GuardOnDataDependentSymNode as error:
-        raise ImportProblem(
-            f"control flow or a shape depends on the values of a tensor{user_line(error)}; a program has one "
-            "path: use torch.where, or fix the choice in the constructor"
-        ) from None
+        raise ImportProblem(_ONE_PATH + user_line(error)) from None
     except Exception as error:  # noqa: BLE001 - the user's own code runs here
         raise ImportProblem(f"torch.export refuses the module: {first_line(error)}{user_line(error)}") from None
     _refuse_training(module, exported)
+    _refuse_dynamic_shapes(exported)
     return exported.run_decompositions(decompositions())
 
 
@@ -178,6 +186,13 @@ def _refuse_training(module: nn.Module, exported: torch.export.ExportedProgram) 
         name = operator_name(node)
         if name in _TRAINING and len(node.args) > _TRAINING[name] and node.args[_TRAINING[name]]:
             raise ImportProblem(f"{name} is in training mode{source_of(node)}; call module.eval() first")
+
+
+def _refuse_dynamic_shapes(exported: torch.export.ExportedProgram) -> None:
+    for node in exported.graph.nodes:
+        shape = getattr(node.meta.get("val"), "shape", ())
+        if not all(isinstance(extent, int) for extent in shape):
+            raise ImportProblem(_ONE_PATH + source_of(node))
 
 
 def _compare(
@@ -217,9 +232,15 @@ def _coarsest(program: Program) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Silence warnings and logging: what matters arrives as an exception."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @contextlib.contextmanager
@@ -263,9 +284,9 @@ def _numpy(dtype: DType) -> np.dtype[Any]:
 
 
 def _place_of(operator: str, exported: torch.export.ExportedProgram) -> str:
-    """The source of the first node whose operator has this name, up to TVM's numbering."""
-    name = operator.strip("_0123456789")
-    return next((source_of(node) for node in exported.graph.nodes if operator_name(node).strip("_") == name), "")
+    """The source of the first node that TVM's name of an operator (`tir_round`, `argsort1`) may stand for."""
+    names = ((operator_name(node).strip("_"), node) for node in exported.graph.nodes)
+    return next((source_of(node) for name, node in names if name and name in operator), "")
 
 
 __all__ = ["AGREEMENT", "ImportProblem", "Imported", "from_torch", "require_torch"]

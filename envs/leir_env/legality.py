@@ -266,7 +266,7 @@ def exchange(nest: Loop, path: Path, depth: int) -> frozenset[str] | str:
     upper, lower = len(path), len(path) + depth
     promised = {loop.index for loop in loops_below(nest) if loop.kind not in (Kind.SERIAL, Kind.UNROLLED)}
     reassociated: set[str] = set()
-    for meeting in dependence.meetings((nest,)):
+    for meeting in dependence.loop_meetings(nest):
         common = dependence.common_loops(meeting.s, meeting.t)
         textual = meeting.s is not meeting.t
         was = Schedule(common, textual)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tvm import tirx
 
-from envs.leir_env import elementary
+from envs.leir_env import elementary, intrinsics
 from envs.leir_env.ir import Access, Call, Cast, Const, DType, Equation, Expr, Index, Tensor, subexpressions
 from envs.leir_env.ops import OPS
 from envs.leir_env.printer import show_expression
@@ -86,15 +86,12 @@ def element(access: Access, env: Environment) -> Scalar:
 def subscripts(access: Access, env: Environment) -> list[Scalar]:
     """The subscripts of an access as integers."""
     shape = env.tensors[access.tensor].shape
-    return [
-        subscript(expr, env) if not env.clamped or _inside(expr, extent, env) else _clamp(subscript(expr, env), extent)
-        for expr, extent in zip(access.subscripts, shape, strict=True)
-    ]
-
-
-def _clamp(subscript: Scalar, extent: int) -> Scalar:
-    low, high = (tirx.const(limit, subscript.ty.dtype) for limit in (0, extent - 1))
-    return tirx.Max(low, tirx.Min(subscript, high))
+    found = []
+    for expr, extent in zip(access.subscripts, shape, strict=True):
+        lowered = subscript(expr, env)
+        safe = not env.clamped or _inside(expr, extent, env)
+        found.append(lowered if safe else intrinsics.inside(lowered, extent))
+    return found
 
 
 def _inside(subscript: Expr, extent: int, env: Environment) -> bool:
@@ -114,11 +111,21 @@ def condition(expr: Expr, env: Environment) -> Scalar:
 
 
 def likely(expr: Expr, env: Environment) -> Scalar:
-    """A condition at which TVM may split the serial loops that decide it; loops over lanes keep their extents."""
+    """A condition at which TVM may split the serial loop that decides it.
+
+    Only bounds on one index: with more, LoopPartition (TVM 0.27) is wrong, and loops over lanes must stay whole.
+    """
+    if isinstance(expr, Call) and expr.op == "and":
+        return tirx.And(*(likely(arg, env) for arg in expr.args))
     lowered = condition(expr, env)
-    nodes = tuple(subexpressions(expr))
-    plain = not any(isinstance(node, Access) or (isinstance(node, Index) and node.name in env.lanes) for node in nodes)
-    return tirx.likely(lowered) if env.target == "llvm" and plain else lowered
+    bound = isinstance(expr, Call) and expr.op in ("lt", "le", "gt", "ge")
+    names = [node.name for node in subexpressions(expr) if isinstance(node, Index)]
+    plain = bound and len(names) == 1 and names[0] not in env.lanes and _is_weak(expr)
+    return tirx.likely(lowered) if plain and env.target == "llvm" else lowered
+
+
+def _is_weak(expr: Expr) -> bool:
+    return not any(isinstance(node, Access | Cast) for node in subexpressions(expr))
 
 
 def accumulated(equation: Equation, old: Scalar, term: Scalar, dtype: DType, target: str) -> Scalar:
@@ -341,10 +348,8 @@ def _guarded_division(operator: Callable[[Scalar, Scalar], Scalar]) -> Callable[
     def divide(a: Scalar, b: Scalar) -> Scalar:
         if isinstance(b, tirx.IntImm) and b.value != 0:
             return operator(a, b)
-        dtype = b.ty.dtype
-        zero = tirx.EQ(b, tirx.const(0, dtype))
-        quotient = operator(a, tirx.Select(zero, tirx.const(1, dtype), b))
-        return tirx.Select(zero, tirx.const(0, dtype), quotient)
+        zero = tirx.const(0, b.ty.dtype)
+        return tirx.Select(tirx.EQ(b, zero), zero, operator(a, intrinsics.divisor(b)))
 
     return divide
 

@@ -153,9 +153,7 @@ def _stride(access: Access, shape: tuple[int, ...], index: str) -> int | None:
 
 @functools.lru_cache(maxsize=8192)
 def _accesses(equation: Equation) -> tuple[Access, ...]:
-    return tuple(
-        node for expr in expressions(equation) for node in subexpressions(expr) if isinstance(node, Access)
-    )
+    return tuple(node for expr in expressions(equation) for node in subexpressions(expr) if isinstance(node, Access))
 
 
 @functools.lru_cache(maxsize=8192)

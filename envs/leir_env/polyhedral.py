@@ -18,8 +18,8 @@ from envs.leir_env.ir import Call, Cast, Const, Expr, Index
 Variables = tuple[tuple[str, int], ...]
 """Names and extents."""
 
-MAX_OPERATIONS = 2_000_000
-"""Solver steps for one question, about a second."""
+MAX_OPERATIONS = 10_000
+"""Solver steps for one question, a tenth of a second at worst; what programs need is some hundreds."""
 
 
 Covers = tuple[tuple[Variables, tuple[Expr, ...]], ...]
@@ -40,9 +40,7 @@ def sample(variables: Variables, conditions: tuple[Expr, ...], covers: Covers = 
     return {name: value for (name, _), value in zip(variables, values, strict=True)}
 
 
-def _uncovered(
-    context: isl.Context, variables: Variables, conditions: tuple[Expr, ...], covers: Covers
-) -> isl.Set:
+def _uncovered(context: isl.Context, variables: Variables, conditions: tuple[Expr, ...], covers: Covers) -> isl.Set:
     left = _points(context, variables, conditions)
     for own, requirements in covers:
         joint = _points(context, variables + own, requirements)
@@ -101,9 +99,7 @@ def _set(condition: Expr, domain: isl.LocalSpace, positions: Mapping[str, int]) 
             a, b = _set(left, domain, positions), _set(right, domain, positions)
             return a.intersect(b) if op == "and" else a.union(b)
         case Call(op, (left, right)) if op in _RELATION:
-            relation: isl.Set = getattr(_form(left, domain, positions), _RELATION[op])(
-                _form(right, domain, positions)
-            )
+            relation: isl.Set = getattr(_form(left, domain, positions), _RELATION[op])(_form(right, domain, positions))
             return relation
     raise ValueError(f"not an affine condition: {condition}")
 

@@ -101,9 +101,7 @@ class LeirProblem:
         outcome = strategies.apply(state.program, action)
         if self._check:
             problems = verify(outcome.program, self.target)
-            assert not problems, (
-                f"{action} on\n{self.show(state)}made\n{printer.show(outcome.program)}{problems[0]}"
-            )
+            assert not problems, f"{action} on\n{self.show(state)}made\n{printer.show(outcome.program)}{problems[0]}"
         exactness = max(state.exactness, outcome.exactness)
         return LeirState(outcome.program, exactness, state.depth + 1, state.rewritten)
 

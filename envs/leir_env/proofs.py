@@ -110,6 +110,10 @@ Touch = tuple[int, Statement, Reference]
 """A place in the text, the statement there, and one of its references."""
 
 
+MAX_WRITES = 64
+"""Writes of one tensor up to which a read is compared with them element by element."""
+
+
 def undefined(program: Program, started: frozenset[str]) -> Iterator[tuple[str, Path, str]]:
     """Yield a sentence, the path and the tensor for each read of an element that nothing has written.
 
@@ -144,16 +148,12 @@ def _unwritten(read: Touch, writes: Sequence[Touch]) -> str | None:
     """Say that some element is read before it is written, if that can be proved."""
     _, statement, reference = read
     name = reference.access.tensor
+    if any(_fills(write, read) for write in writes):
+        return None
     earlier = [write for write in writes if _may_precede(write, read)]
     if not earlier and polyhedral.satisfiable(statement.loops, reference.conditions) is not False:
-        return (
-            f"{name} is read before anything writes it"
-            if writes
-            else f"{name} is read, but nothing writes it"
-        )
-    if any(_fills(write, read) for write in earlier):
-        return None
-    if reference.opaque or not all(map(is_quasi_affine, reference.access.subscripts)):
+        return f"{name} is read before anything writes it" if writes else f"{name} is read, but nothing writes it"
+    if len(earlier) > MAX_WRITES or reference.opaque or not all(map(is_quasi_affine, reference.access.subscripts)):
         return None
     if not all(_exact(write[2]) for write in earlier):
         return None
@@ -257,7 +257,7 @@ def _incomplete(tensor: Tensor, writes: Sequence[Touch]) -> str | None:
             return None
     if not writes:
         return f"output {tensor.name} is never written"
-    if not all(_exact(reference) for _, _, reference in writes):
+    if len(writes) > MAX_WRITES or not all(_exact(reference) for _, _, reference in writes):
         return None
     element = tuple((f"{PRIME}{position}", extent) for position, extent in enumerate(tensor.shape))
     covers = tuple((statement.loops, _meets(element, reference)) for _, statement, reference in writes)

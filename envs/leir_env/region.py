@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Index, Loop, Statement, Tensor, subexpressions
+from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Index, Loop, Statement, Tensor
 from envs.leir_env.simplify import Linear, interval, linear
-from envs.leir_env.tree import reads
+from envs.leir_env.tree import indices, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,9 @@ def region(tensor: Tensor, found: tuple[Use, ...], outer: Mapping[str, int]) -> 
         low = high = 0
         for use in found:
             value = linear(use.access.subscripts[d], use.around)
-            fixed = Linear(tuple(term for term in value.terms if _indices(term[0]) <= outer.keys()))
+            fixed = Linear(tuple(term for term in value.terms if indices(term[0]) <= outer.keys()))
             rest = Linear(tuple(term for term in value.terms if term not in fixed.terms), value.constant)
-            if any(not _indices(atom).isdisjoint(outer) for atom, _ in rest.terms):
+            if any(not indices(atom).isdisjoint(outer) for atom, _ in rest.terms):
                 return f"subscript {d + 1} of {tensor.name} mixes inner and outer indices"
             ends = interval(rest, use.around)
             if ends is None:
@@ -107,11 +106,6 @@ def region(tensor: Tensor, found: tuple[Use, ...], outer: Mapping[str, int]) -> 
         base.append(moving.plus(Linear((), low)))
         extents.append(high - low + 1)
     return Region(tuple(base), tuple(extents), tensor, tuple(outer.items()))
-
-
-@functools.lru_cache(maxsize=16384)
-def _indices(expr: Expr) -> frozenset[str]:
-    return frozenset(node.name for node in subexpressions(expr) if isinstance(node, Index))
 
 
 def visited_once(box: Region, loops: tuple[Loop, ...]) -> bool:

@@ -6,14 +6,14 @@ rules hold for every integer within the given extents, so that a rewriting stays
 
 from __future__ import annotations
 
-import math
 import functools
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.leir_env.ir import Call, Const, Equation, Expr, Index, Loop, Statement, children, with_children
-from envs.leir_env.tree import loops_below, substitute
+from envs.leir_env.tree import indices, loops_below, substitute
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "floordiv", "mod"})
 _COMPARE = {
@@ -204,7 +204,7 @@ def _atom_interval(atom: Expr, extents: Extents) -> Interval | None:
             return (0, extents[name] - 1) if name in extents else None
         case Call("mod", (value, Const(int(divisor)))):
             inner = bounds(value, extents)
-            return inner if inner and 0 <= inner[0] and inner[1] < divisor else (0, divisor - 1)
+            return inner if inner and inner[0] >= 0 and inner[1] < divisor else (0, divisor - 1)
         case Call("floordiv", (value, Const(int(divisor)))):
             inner = bounds(value, extents)
             return (inner[0] // divisor, inner[1] // divisor) if inner else None
@@ -256,7 +256,8 @@ def _decide(op: str, sides: tuple[Expr, ...], extents: Extents) -> bool | None:
 def rewrite(statement: Statement, values: Mapping[str, Expr], extents: Extents) -> Statement:
     """Replace indices by expressions in every equation below, simplify, and drop guards that always hold.
 
-    `extents` are those of the loops around `statement`; the loops within add their own.
+    `extents` are those of the loops around `statement`; the loops within add their own. Without `values`,
+    everything is simplified.
     """
     if isinstance(statement, Loop):
         inner = {**extents, statement.index: statement.extent}
@@ -265,6 +266,8 @@ def rewrite(statement: Statement, values: Mapping[str, Expr], extents: Extents) 
         return Loop(statement.kind, statement.index, statement.extent, block, statement.axis)
 
     def change(expr: Expr) -> Expr:
+        if values and indices(expr).isdisjoint(values):
+            return expr
         return simplify(substitute(expr, values), extents)
 
     target = with_children(statement.target, tuple(change(subscript) for subscript in statement.target.subscripts))

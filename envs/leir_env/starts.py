@@ -2,8 +2,8 @@
 
 The meaning of LEIR writes it when the block that declares the tensor is entered. That costs a pass over
 the whole tensor, so the write sinks into the loops around the first use, as long as each iteration of such a
-loop touches its own slice of the tensor and nothing else does: in `L_i L_j L_k C_{i,j} += ...` to just
-before `L_k`.
+loop touches only its own slice of the tensor: in `L_i L_j L_k C_{i,j} += ...` to just before `L_k`. Later
+statements find every slice written.
 """
 
 from __future__ import annotations
@@ -121,10 +121,8 @@ def _sink(block: Block, path: Path, tensor: Tensor, equation: Equation, loops: t
         users = _users(block, tensor.name)
         statement = block.body[users[0]]
         path = (*path, users[0])
-        if (
-            len(users) > 1
-            or not isinstance(statement, Loop)
-            or (statement.extent > 1 and not _private(statement, tensor.name, digits.get(statement.index)))
+        if not isinstance(statement, Loop) or (
+            statement.extent > 1 and not _private(statement, tensor.name, digits.get(statement.index))
         ):
             break
         fixed.add(statement.index)

@@ -5,6 +5,7 @@ Worker side, in a pool that allows torch; `against_torch` is the call for the pa
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 from collections.abc import Callable, Mapping
@@ -47,14 +48,15 @@ def against_torch(
     threads: int = 1,
     compiled: bool = False,
     rules: timing.Rules | None = None,
+    pool: Pool | None = None,
 ) -> Timing:
     """Time a verified program against the module it was imported from, on the same inputs and parameters.
 
-    With `compiled`, against `torch.compile` of it. Raises `TorchBaselineError`, also if their outputs differ.
+    With `compiled`, against `torch.compile` of it. `pool` is a `torch_pool` to reuse, for several races. Raises
+    `TorchBaselineError`, also if their outputs differ.
     """
-    environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-    with Pool(prepare="envs.leir_env.torch_baseline:prepare", environment=environment) as pool:
-        outcome = pool.call(
+    with contextlib.nullcontext(pool) if pool else torch_pool(threads) as workers:
+        outcome = workers.call(
             "envs.leir_env.torch_baseline:race",
             program,
             module,
@@ -68,6 +70,12 @@ def against_torch(
         raise TorchBaselineError(f"no figure for torch: {outcome}")
     candidate, baseline = outcome.value
     return timing.summarise(candidate, baseline, "torch.compile" if compiled else "torch")
+
+
+def torch_pool(threads: int) -> Pool:
+    """A worker that may import torch; torch and TVM get `threads` threads each."""
+    environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    return Pool(prepare="envs.leir_env.torch_baseline:prepare", environment=environment)
 
 
 def prepare() -> None:
@@ -122,9 +130,7 @@ def arguments_of(program: Program, network: Any, examples: tuple[Any, ...]) -> M
     own = program.with_role(Role.PARAMETER)
     theirs = imported.program.with_role(Role.PARAMETER)
     if [tensor.shape for tensor in own] != [tensor.shape for tensor in theirs]:
-        raise TorchBaselineError(
-            f"the module has {len(theirs)} parameters, the program {len(own)} of other shapes"
-        )
+        raise TorchBaselineError(f"the module has {len(theirs)} parameters, the program {len(own)} of other shapes")
     values = draw(program, "normal", 0)
     values |= {a.name: imported.parameters[b.name] for a, b in zip(own, theirs, strict=True)}
     return values

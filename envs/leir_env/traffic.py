@@ -135,27 +135,17 @@ def moved_cycles(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str
             inner[loops[depth].index] = loops[depth].extent
         windows.append([each.window(inner) for each in found])
     windows.reverse()
-    return sum(_level(cache, found, windows, loops) for cache in LEVELS)
+    return sum(_level(cache, windows, loops) for cache in LEVELS)
 
 
-def _level(
-    cache: Cache, found: list[Reference], windows: list[list[Window]], loops: tuple[Loop, ...]
-) -> float:
+def _level(cache: Cache, windows: list[list[Window]], loops: tuple[Loop, ...]) -> float:
     """Cycles for one level; `windows[d]` is what the loops from depth d inwards touch."""
-    fits = 0
-    overflows = []
-    for depth, row in enumerate(windows):
-        overflows.append(sum(window.footprint(cache) for window in row) > cache.size)
-        if not overflows[-1]:
-            fits = depth
-            break
-    else:
-        fits = len(loops)
-    total = 0.0
-    for each, window in zip(found, windows[fits], strict=True):
-        lines = window.lines
-        for depth in range(fits):
-            if loops[depth].index in each.indices or (depth + 1 < fits and overflows[depth + 1]):
-                lines *= loops[depth].extent
-        total += lines * (cache.streamed if window.streams else cache.scattered)
-    return total
+    depth = 0
+    while depth < len(loops) and sum(window.footprint(cache) for window in windows[depth]) > cache.size:
+        depth += 1
+    # One sweep of the outermost loop whose iterations fit finds again what its last iteration left.
+    sweep = max(depth - 1, 0)
+    times = math.prod(loop.extent for loop in loops[:sweep])
+    return times * sum(
+        window.lines * (cache.streamed if window.streams else cache.scattered) for window in windows[sweep]
+    )

@@ -155,15 +155,21 @@ def map_expressions(statement: Statement, change: Callable[[Expr], Expr]) -> Sta
     return Equation(target, statement.assign, change(statement.value), tuple(change(g) for g in statement.guard))
 
 
+@functools.lru_cache(maxsize=65536)
+def indices(expr: Expr) -> frozenset[str]:
+    """The loop indices that occur in `expr`."""
+    if isinstance(expr, Index):
+        return frozenset((expr.name,))
+    return frozenset().union(*map(indices, children(expr)))
+
+
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     """Replace indices by expressions."""
     if isinstance(expr, Index):
         return values.get(expr.name, expr)
-    below = children(expr)
-    if not below:
+    if indices(expr).isdisjoint(values):
         return expr
-    new = tuple(substitute(child, values) for child in below)
-    return expr if new == below else with_children(expr, new)
+    return with_children(expr, tuple(substitute(child, values) for child in children(expr)))
 
 
 def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:

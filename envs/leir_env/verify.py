@@ -220,9 +220,7 @@ def _size(program: Program, _: str) -> _Found:
             )
     if total > limits.MAX_PROGRAM_BYTES:
         yield f"all tensors take {total:,} bytes; the limit is {limits.MAX_PROGRAM_BYTES:,}", (), ""
-    flops = sum(
-        flops_of(equation) * math.prod(node.extents.values()) for node, equation in _equations(program)
-    )
+    flops = sum(flops_of(equation) * math.prod(node.extents.values()) for node, equation in _equations(program))
     if flops > limits.MAX_FLOPS:
         yield f"one run takes {flops:.3g} operations; the limit is {limits.MAX_FLOPS:.3g}", (), ""
 
@@ -317,14 +315,8 @@ def _kind(program: Program, _: str) -> _Found:
 
 
 def _copies(loops: tuple[Loop, ...]) -> int:
-    """How often an equation stands in the generated code; vector lanes count where they are unrolled."""
-    copies = 1
-    unrolled = False
-    for loop in loops:
-        unrolled = unrolled or loop.kind is Kind.UNROLLED
-        if loop.kind is Kind.UNROLLED or (unrolled and loop.kind is Kind.VECTOR):
-            copies *= loop.extent
-    return copies
+    """How often an equation stands in the generated code."""
+    return math.prod(loop.extent for loop in loops if loop.kind is Kind.UNROLLED)
 
 
 @_rule(2, "bound loops suit a GPU: blocks outermost, then threads, within the limits of each axis")
@@ -354,9 +346,7 @@ def _axis(program: Program, target: str) -> _Found:
         if loop.axis and loop.axis.is_block:
             chain = all(other.axis and other.axis.is_block and len(other.block.body) == 1 for other in outer)
             if not chain:
-                sentence = (
-                    "the block loops of a kernel are its outermost loops, one directly inside the other"
-                )
+                sentence = "the block loops of a kernel are its outermost loops, one directly inside the other"
                 yield f"{head}: {sentence}", node.path, loop.index
     for node, loop in _loops(program):
         if loop.kind is Kind.PARALLEL and any(other.axis for other in node.loops):

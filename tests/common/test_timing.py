@@ -44,8 +44,13 @@ def test_the_ratio_lies_within_its_interval_when_pairs_are_proportional(candidat
 
 
 def test_fewer_than_twenty_pairs_are_never_enough_for_a_speedup():
-    for count in range(4, RULES.pairs):
+    for count in range(1, RULES.pairs):
         assert not timing.enough(samples(1e-3, count, 0.0001), samples(2e-3, count, 0.0001), 0.0, RULES)
+
+
+def test_a_slow_program_needs_only_a_few_pairs():
+    assert timing.enough(samples(0.1, 5), samples(0.2, 5, seed=1), RULES.patience, RULES)
+    assert not timing.enough(samples(0.1, 4), samples(0.2, 4, seed=1), RULES.patience, RULES)
 
 
 def test_a_narrow_interval_is_enough_and_a_wide_one_is_not():
@@ -55,7 +60,7 @@ def test_a_narrow_interval_is_enough_and_a_wide_one_is_not():
 
 def test_time_and_pairs_run_out():
     wide = samples(1e-3, 20, 0.5), samples(2e-3, 20, 0.5, 1)
-    assert timing.enough(*wide, RULES.seconds, RULES)
+    assert timing.enough(*wide, max(RULES.seconds, RULES.patience), RULES)
     assert timing.enough(samples(1e-3, 200, 0.9), samples(2e-3, 200, 0.9, 1), 0.0, RULES)
 
 
@@ -133,7 +138,5 @@ def test_a_steady_machine_stops_at_the_fewest_pairs_and_a_noisy_one_at_the_budge
         steady.kernel(1e-3), steady.kernel(1e-3), RULES, np.random.default_rng(0), lambda: steady.now
     )
     assert len(one[0]) == len(one[1]) == RULES.pairs
-    two = timing.interleave(
-        noisy.kernel(1e-3), noisy.kernel(1e-3), RULES, np.random.default_rng(0), lambda: noisy.now
-    )
+    two = timing.interleave(noisy.kernel(1e-3), noisy.kernel(1e-3), RULES, np.random.default_rng(0), lambda: noisy.now)
     assert len(two[0]) > RULES.pairs

@@ -243,8 +243,8 @@ def test_renaming_everything_is_a_correct_rewriting() -> None:
     text = SOFTMAX
     for old, new in (("A", "X"), ("B", "Y"), ("C", "M"), ("D", "S")):
         text = text.replace(old, new)
-    *_, info = env.step(text)
-    assert info["equal_pass"] and info["speedup"] == 1
+    _, reward, *_, info = env.step(text)
+    assert info["equal_pass"] and reward == 0
     assert info["key"] == env.episode.problem.key(env.episode.problem.root)
 
 
@@ -267,13 +267,13 @@ def test_a_wrong_rewriting_ends_the_episode_with_the_failing_return(change: tupl
     ("text", "detail"),
     [
         ("", "malformed: "),
-        ("loop_split(i; 4)", "malformed: line 1, column 1: "),
+        ("loop_split(i; 4)", "malformed: line 1, column 5: "),
         (SOFTMAX.replace("/D_i", "/D_{i,j}"), "malformed: line 5, "),
-        (SOFTMAX.replace("D_i +=", "D_i =+"), "malformed: line 4, column 13: "),
+        (SOFTMAX.replace("D_i +=", "D_i =+"), "malformed: line 4, column 14: "),
         (SOFTMAX.replace("L_i L_j C", "L_i P_j C"), "malformed: line 3, "),
         (SOFTMAX.replace("exp(A_{i,j}-C_i)/D_i", "A_{i+1,j}"), "malformed: line 5, "),
         (MATMUL, "interface: the program has 2 inputs, the root 1"),
-        (SOFTMAX.replace("32", "16"), "interface: input A is f32[8,16], and f32[8,32] in the root"),
+        (SOFTMAX.replace("j:32", "j:16"), "interface: input A is f32[8,16], and f32[8,32] in the root"),
         (SOFTMAX.replace("j:32", "j:32 z:99").replace("L_i L_j C", "L_z L_i L_j C"), "size: "),
         ("[" * 10_000, "malformed: "),
         (" " * 10_000_000, f"size: a program has at most {MAX_CHARACTERS:,} characters, got 10,000,000"),
@@ -350,9 +350,7 @@ def test_an_episode_has_a_trace_that_holds() -> None:
         "stop()",
     ]
     assert trace.verify(trace.parse(trace.show(found)), LeirProblem(SOFTMAX)) == ()
-    assert [str(action) for action in trace.minimise(found, LeirProblem(SOFTMAX)).actions] == [
-        "loop_vectorization(j.3; 8)",
-    ] or len(trace.minimise(found, LeirProblem(SOFTMAX)).actions) == 2
+    assert len(trace.minimise(found, LeirProblem(SOFTMAX)).actions) == 2
 
 
 ALLOWED = {
@@ -423,7 +421,7 @@ def test_a_measured_step_has_the_verdict_and_its_evidence(measured: LeirEnv) -> 
     assert info["status"] in ("ok", "slower")
     assert info["speedup"] == pytest.approx(record["timing"]["ratio"])
     assert reward == pytest.approx(np.log(info["speedup_over_root"]))
-    assert info["baseline"]["name"] == "default_schedule"
+    assert info["baseline"]["name"] == "default schedule"
 
 
 def test_measured_rewards_are_remembered_by_the_store(measured: LeirEnv, store: Path) -> None:
@@ -612,7 +610,7 @@ def test_a_reset_option_that_does_not_exist_is_named() -> None:
 
 
 def test_a_workload_that_is_none_is_a_clear_error() -> None:
-    with pytest.raises(workloads.WorkloadError, match="no workload softmix; did you mean softmax"):
+    with pytest.raises(workloads.WorkloadError, match=r"softmix.*did you mean softmax"):
         make(workload="softmix").reset()
     with pytest.raises(ParseError, match="line 3"):
         make(workload=SOFTMAX.replace("max=", "mix=")).reset()

@@ -12,6 +12,7 @@ import pytest
 from envs.common import timing
 from envs.common.evaluation import Evaluation, Status
 from envs.common.store import Store
+from envs.common.workers import Pool
 from envs.leir_env import evaluate as evaluate_module
 from envs.leir_env.evaluate import Evaluator, EvaluatorError
 from envs.leir_env.harness import Limits
@@ -143,6 +144,17 @@ def test_a_time_limit_is_a_status(evaluator):
     assert record.status is Status.TIMEOUT
     assert "0.5 s" in record.detail
     assert one(impatient, TILED).status is Status.OK
+
+
+def test_parallel_loops_run_in_forked_workers():
+    parallel = TILED.replace("L_i L_j", "P_i L_j")
+    with Pool(1, "envs.leir_env.measure:prepare", blocked=("torch",), environment={"TVM_NUM_THREADS": "2"}) as pool:
+        evaluator = Evaluator(parse(MATMUL), baseline=parse(SCHEDULED), threads=2, pool=pool, rules=QUICK)
+        records = [one(evaluator, parallel, fresh=True) for _ in range(2)]
+        pool.workers[0].renew()
+        records.append(one(evaluator, parallel, fresh=True))
+    assert all(record.status.verified for record in records)
+    assert records[0].environment["threads"] == "2"
 
 
 def test_a_wrong_baseline_is_an_error_that_says_so():

@@ -97,9 +97,7 @@ SPECIAL = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-40, -1e-40, 88.7, 89.0, -87.5,
 
 
 def test_elementary_functions_are_accurate_to_a_few_ulp_everywhere() -> None:
-    sweep = np.concatenate(
-        [np.linspace(-110, 110, 4000), np.linspace(-3, 3, 4000), np.logspace(-38, 38, 4000)]
-    )
+    sweep = np.concatenate([np.linspace(-110, 110, 4000), np.linspace(-3, 3, 4000), np.logspace(-38, 38, 4000)])
     x = np.concatenate([SPECIAL, sweep])
     x = np.resize(x, (-(-x.size // 16), 16)).astype(np.float32)
     outputs = " ".join(f"{name.capitalize()}:f32[{x.shape[0]},v]" for name in REFERENCE)
@@ -160,9 +158,7 @@ def test_casts_agree() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations("ijk")))
 @pytest.mark.parametrize("dtype", ["f32", "i32"])
-def test_every_accumulation_starts_from_its_identity_in_every_loop_order(
-    order: tuple[str, ...], dtype: str
-) -> None:
+def test_every_accumulation_starts_from_its_identity_in_every_loop_order(order: tuple[str, ...], dtype: str) -> None:
     loops = " ".join(f"L_{name}" for name in order)
     agree(
         f"i:3 j:5 k:4\nA:{dtype}[i,k] B:{dtype}[k,j] -> C,D,E,F:{dtype}[i,j] G:{dtype}\n"
@@ -274,6 +270,8 @@ def test_tensors_of_no_dimension_agree() -> None:
         "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  C_i = T_{3-i}\n]\n",
         # T is accumulated at another place afterwards.
         "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  T_{3-i} += 1.0\n]\n",
+        # T is read by a later nest.
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nP_i L_k T_i += A_{i,k}\nL_i L_k C_i += T_{3-i}\nL_i T_i max= C_i\n",
         # T is not covered by the first accumulation.
         "i:4 k:3\nA:f32[i,k] -> T:f32[9]\nL_i L_k T_{2i} += A_{i,k}\nL_i T_{2i+1} += 1.0\n",
         # The diagonal only.
@@ -320,8 +318,10 @@ def test_a_start_sinks_to_just_outside_the_first_loop_that_does_not_index_it() -
 def test_a_start_stays_out_of_a_loop_where_another_iteration_uses_the_element() -> None:
     other = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  C_i = T_{3-i}\n]\n"
     assert places(other)["T"][0] == (0,)
-    later = "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i L_k T_i += A_{i,k}\nL_i T_i += 1.0\n"
-    assert places(later)["T"] == ((0,), "L_i")
+    first = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i C_i = T_{3-i}\nL_i L_k T_i += A_{i,k}\n"
+    assert places(first)["T"] == ((0,), "L_i")
+    later = "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i L_k T_i += A_{i,k}\nL_i T_i += T_{3-i}\n"
+    assert places(later)["T"] == ((0, 0), "")
 
 
 def test_random_programs_agree() -> None:

@@ -35,6 +35,7 @@ def to_relax(exported: torch.export.ExportedProgram) -> Any:
         "mm.default": _matmul(importer),
         "bmm.default": _matmul(importer),
         "embedding.default": _embedding(importer),
+        "select.int": _select(importer),
         "amax.default": _reduction(importer, relax.op.max),
         "amin.default": _reduction(importer, relax.op.min),
         "prod.dim_int": _reduction(importer, relax.op.prod),
@@ -50,7 +51,7 @@ def to_relax(exported: torch.export.ExportedProgram) -> Any:
     importer.convert_map = {name: tracked(convert) for name, convert in table.items()}
     for node in exported.graph.nodes:
         if node.op == "call_function" and node.target.__name__ not in importer.convert_map:
-            raise ImportProblem(f"operator {node.target} (node {node.name}) has no import{source_of(node)}")
+            raise ImportProblem(f"operator {node.target} (node {node.name}) is not supported{source_of(node)}")
     try:
         module = importer.from_exported_program(exported, True, True, False, None)
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
@@ -138,6 +139,21 @@ def _embedding(importer: Any) -> Any:
     return convert
 
 
+def _select(importer: Any) -> Any:
+    """A converter for one position along a dimension; TVM's own gathers by an index tensor."""
+    from tvm import relax
+
+    def convert(node: Any) -> Any:
+        source, dim, position = node.args
+        x = importer.env[source]
+        axis = dim % len(x.ty.shape)
+        start = position % int(x.ty.shape[axis])
+        cut = relax.op.strided_slice(x, [axis], [start], [start + 1])
+        return importer.block_builder.emit(relax.op.squeeze(importer.block_builder.emit(cut), [axis]))
+
+    return convert
+
+
 def _reduction(importer: Any, operator: Any) -> Any:
     """A converter for `operator(x, dims, keepdim)`."""
 
@@ -184,4 +200,4 @@ def _last(places: list[tuple[str, str, str]]) -> str:
     if not theirs:
         return ""
     file, line, code = theirs[-1]
-    return f", at {Path(file).name}:{line}: {code}"
+    return f", at {Path(file).name}:{line}: {code[:100]}"

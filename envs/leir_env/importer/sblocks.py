@@ -82,7 +82,7 @@ class NoEquation(ValueError):
 
     def __init__(self, operator: str, reason: str) -> None:
         self.operator = operator
-        super().__init__(f"{operator}: {reason}")
+        super().__init__(f"operator {operator}: {reason}")
 
 
 @dataclass(slots=True)

@@ -36,6 +36,11 @@ class Stage:
             and sorted(names) == sorted(self.extents)
         )
 
+    @property
+    def is_copy(self) -> bool:
+        """It sets elements to elements, each at its own place."""
+        return self.is_elementwise and isinstance(self.equation.value, Access)
+
     def map(self, change: Callable[[Expr], Expr]) -> Stage:
         equation = map_expressions(self.equation, change)
         assert isinstance(equation, Equation)

@@ -45,11 +45,9 @@ def program(graph: Graph, dtypes: Mapping[DType, DType] | None = None) -> tuple[
     `dtypes` replaces dtypes throughout, for a module that was exported in float64 for exact constants.
     """
     graph = _squeeze(_retype(graph, dtypes or {}))
-    previous = None
-    while graph != previous:
-        previous = graph
-        for step in (_sweep, _merge, _inline_copies, write_through, _inline_views, _inline_elementwise):
-            graph = step(graph)
+    steps = (_sweep, _merge, _inline_copies, _inline_elementwise, write_through, _inline_views)
+    while (changed := next((new for step in steps if (new := step(graph)) != graph), None)) is not None:
+        graph = changed
     graph = split_loops(_widen_sums(graph))
     return named(graph.map(lambda stage: stage.map(lambda expr: polish(expr, graph.tensors))))
 
@@ -148,8 +146,9 @@ def _inline_elementwise(graph: Graph) -> Graph:
             if access.tensor == stage.tensor
         ]
         size = graph.tensors[stage.tensor].size
-        once = len(places) == 1 or _cost(stage.equation.value) <= MAX_REPEATED_COST
-        return once and all(_evaluations(reader, access) <= size for reader, access in places)
+        copied = any(reader.is_copy for reader, _ in places)
+        cheap = not copied and _cost(stage.equation.value) <= MAX_REPEATED_COST
+        return (len(places) == 1 or cheap) and all(_evaluations(reader, access) <= size for reader, access in places)
 
     for stage in graph.stages:
         if graph.is_temporary(stage.tensor) and stage.is_elementwise and wanted(stage):

@@ -241,6 +241,13 @@ class LoopTiling(Strategy):
         )
 
 
+def _inside_vector(nest: tuple[Loop, ...]) -> Loop | None:
+    """The first parallel or bound loop that stands inside a vector loop of a nest, given from the outside in."""
+    kinds = [loop.kind for loop in nest]
+    inner = nest[kinds.index(Kind.VECTOR) :] if Kind.VECTOR in kinds else ()
+    return next((loop for loop in inner if loop.kind in (Kind.PARALLEL, Kind.BOUND)), None)
+
+
 @register
 class LoopReorder(Strategy):
     """Exchange two loops of a perfect nest.
@@ -248,6 +255,7 @@ class LoopReorder(Strategy):
     Requires:
         1. The second loop stands in the perfect nest below the first.
         2. Every dependence still points forward; a reduction may be re-associated.
+        3. No parallel or bound loop comes to stand inside a vector loop.
 
     Rewrite:
         L_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}  ->  L_i L_k L_j C_{i,j} += A_{i,k} B_{k,j}
@@ -270,6 +278,9 @@ class LoopReorder(Strategy):
             return Refusal(
                 "structure", f"reorder {site[0]}, {site[1]}: {site[1]} is not in the perfect nest below {site[0]}"
             )
+        inside = _inside_vector((below, *band(loop)[1:depth], loop))
+        if inside is not None:
+            return Refusal("kind", f"reorder {site[0]}, {site[1]}: {inside.kind}_{inside.index} would be in lanes")
         verdict = exchange(program, site[0], site[1])
         return verdict if isinstance(verdict, Refusal) else None
 
