@@ -63,13 +63,15 @@ class CostModel:
 
     prior_weight: float = 0.02
     """Log speedup that one unit of log prior is worth."""
-    shortlist: int = 64
+    shortlist: int = 48
     """Only this many actions, best prior first, are applied and estimated."""
 
     def rank(
         self, problem: Problem[S], state: S, actions: Sequence[Action], rng: np.random.Generator
     ) -> Sequence[float]:
         logs = _log_weights(problem, state, actions)
+        # Never a bonus: idle steps must not raise the score of a trace.
+        logs = logs - max(logs, default=0.0)
         scores = np.full(len(actions), -np.inf)
         here = problem.estimate(state)
         for n in np.argsort(-logs, kind="stable")[: self.shortlist]:

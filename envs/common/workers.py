@@ -292,7 +292,8 @@ class Worker:
             self._discard()
             raise
 
-    def _begin(self, function: str, args: Sequence[Any], timeout: float, memory: int) -> None:
+    def _begin(self, function: str, args: Sequence[Any], timeout: float, memory: int) -> socket.socket:
+        """Send a call; return the channel that the answer will come by."""
         if self._running:
             raise RuntimeError("the worker is running a job of an unfinished batch")
         if self._calls >= self._pool.recycle:
@@ -306,10 +307,12 @@ class Worker:
         try:
             _send(channel, (function, args, memory))
         except (BrokenPipeError, ConnectionResetError):
-            if fresh:
-                return  # it died at birth: `_finish` reports how
-            self._discard()
-            self._begin(function, args, timeout, memory)
+            if not fresh:  # it died while idle
+                self._discard()
+                return self._begin(function, args, timeout, memory)
+        except TimeoutError:
+            pass
+        return channel
 
     def _finish(self, deadline: float) -> Outcome:
         assert self._channel is not None
@@ -389,9 +392,18 @@ class Pool:
         with self.lock, selectors.DefaultSelector() as selector:
             waiting = iter(enumerate(jobs))
             running: dict[Worker, tuple[int, float]] = {}
+
+            def start(worker: Worker) -> None:
+                for position, args in waiting:
+                    with worker._busy():
+                        channel = worker._begin(function, args, timeout, memory)
+                    running[worker] = (position, time.monotonic() + timeout)
+                    selector.register(channel, selectors.EVENT_READ, worker)
+                    return
+
             try:
                 for worker in self.workers:
-                    self._next(worker, function, waiting, running, timeout, memory, selector)
+                    start(worker)
                 while running:
                     nearest = min(deadline for _, deadline in running.values())
                     events = selector.select(max(0.0, nearest - time.monotonic()))
@@ -403,29 +415,11 @@ class Pool:
                         selector.unregister(worker._channel)
                         outcome = worker._finish(deadline)
                         del running[worker]
-                        self._next(worker, function, waiting, running, timeout, memory, selector)
+                        start(worker)
                         yield position, outcome, worker
             finally:
                 for worker in running:
                     worker._discard()
-
-    def _next(
-        self,
-        worker: Worker,
-        function: str,
-        waiting: Iterator[tuple[int, Sequence[Any]]],
-        running: dict[Worker, tuple[int, float]],
-        timeout: float,
-        memory: int,
-        selector: selectors.BaseSelector,
-    ) -> None:
-        for position, args in waiting:
-            with worker._busy():
-                worker._begin(function, args, timeout, memory)
-            assert worker._channel is not None
-            running[worker] = (position, time.monotonic() + timeout)
-            selector.register(worker._channel, selectors.EVENT_READ, worker)
-            return
 
     def close(self) -> None:
         """Kill the workers and the server. The pool may be used again, and starts afresh."""
@@ -448,28 +442,36 @@ class Pool:
         """Have the server fork a worker that listens to `descriptor`; return its pid."""
         for _ in range(2):
             control = self._control or self._start()
-            pid = _ask(control, b"fork", 0, descriptor)
+            pid = self._ask(control, b"fork", 0, descriptor)
             if pid is not None:
                 return pid
-            self._forget()
         raise WorkerError("the server of the worker pool dies when it forks")
 
     def _reap(self, pid: int) -> int:
         """Have the server end a worker; return its wait status."""
         assert self._control is not None
-        status = _ask(self._control, b"reap", pid)
-        if status is None:
+        status = self._ask(self._control, b"reap", pid)
+        return signal.SIGKILL if status is None else status
+
+    def _ask(self, control: socket.socket, verb: bytes, pid: int, *descriptors: int) -> int | None:
+        """Put one question to the server; None, and no server any more, if it is dead.
+
+        Nor if this is interrupted: an answer that nobody read would pass for that to the next question.
+        """
+        try:
+            socket.send_fds(control, [_REQUEST.pack(verb, pid)], descriptors)
+            return int(_REPLY.unpack(_exactly(control, _REPLY.size, None))[0])
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             self._forget()
-            return signal.SIGKILL
-        return status
+            return None
+        except BaseException:
+            self._forget()
+            raise
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         path = [entry or os.getcwd() for entry in sys.path]
-        command = (
-            f"import sys; sys.path[:] = {path!r}; "
-            f"from envs.common.workers import serve; serve({theirs.fileno()})"
-        )
+        command = f"import sys; sys.path[:] = {path!r}; from envs.common.workers import serve; serve({theirs.fileno()})"
         with theirs:
             server = subprocess.Popen(
                 [sys.executable, "-c", command],
@@ -502,15 +504,6 @@ class Pool:
         if self._finalizer is not None:
             self._finalizer.detach()
         self._server = self._control = self._finalizer = None
-
-
-def _ask(control: socket.socket, verb: bytes, pid: int, *descriptors: int) -> int | None:
-    """Put one question to a server; None if it is dead."""
-    try:
-        socket.send_fds(control, [_REQUEST.pack(verb, pid)], descriptors)
-        return int(_REPLY.unpack(_exactly(control, _REPLY.size, None))[0])
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return None
 
 
 def _shut_down(server: subprocess.Popen[bytes], control: socket.socket) -> None:

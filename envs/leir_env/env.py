@@ -162,7 +162,7 @@ READERS: dict[str, Callable[[Menu], Reader]] = {
 """The `actions` argument."""
 
 
-BLOCK = 192
+BLOCK = 256
 """Indices that each strategy owns."""
 
 

@@ -7,10 +7,11 @@ are audited before they count.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +56,9 @@ ROOT_PATIENCE = 6.0
 
 Audit = Callable[[Program, Exactness], str]
 """A further check of a suspicious candidate, such as its trace on odd sizes; returns what is wrong, or ''."""
+
+
+_program_key = functools.lru_cache(maxsize=8192)(key)
 
 
 class EvaluatorError(RuntimeError):
@@ -152,13 +156,14 @@ class Evaluator:
                 new.setdefault(k, program)
             else:
                 found[k] = stored
-        for k, evaluation in self._evaluate(new, exactness):
-            found[k] = evaluation if fresh else self.store.put(k, evaluation)
+        with contextlib.closing(self._evaluate(new, exactness)) as records:
+            for k, evaluation in records:
+                found[k] = evaluation if fresh else self.store.put(k, evaluation)
         return [found[k] for k in keys]
 
     def key(self, program: Program, exactness: Exactness) -> Key:
         """Name everything that the evaluation of `program` depends on."""
-        return replace(self._key, program=key(program), exactness=exactness.name)
+        return replace(self._key, program=_program_key(program), exactness=exactness.name)
 
     def facts(self) -> RootFacts:
         """Compare the root with the baseline, once for a task: the store remembers."""
@@ -191,7 +196,9 @@ class Evaluator:
     ) -> None:
         self.close()
 
-    def _evaluate(self, programs: Mapping[Key, Program], exactness: Exactness) -> Iterator[tuple[Key, Evaluation]]:
+    def _evaluate(
+        self, programs: Mapping[Key, Program], exactness: Exactness
+    ) -> Generator[tuple[Key, Evaluation], None, None]:
         """Evaluate new candidates: first those that fail, then those that are timed."""
         sound: list[tuple[Key, Program]] = []
         for k, program in programs.items():
@@ -205,12 +212,14 @@ class Evaluator:
         facts = self.facts()
         passed: list[tuple[Key, Program, Verdict, Worker]] = []
         candidates = [program for _, program in sound]
-        for position, verdict, worker in self.harness.check(candidates, exactness, self.oracle, self.limits):
-            k, program = sound[position]
-            if verdict.status is Status.OK:
-                passed.append((k, program, verdict, worker))
-            else:
-                yield k, self._record(k, verdict)
+        checked = self.harness.check(candidates, exactness, self.oracle, self.limits)
+        with contextlib.closing(checked):
+            for position, verdict, worker in checked:
+                k, program = sound[position]
+                if verdict.status is Status.OK:
+                    passed.append((k, program, verdict, worker))
+                else:
+                    yield k, self._record(k, verdict)
         for k, program, verdict, worker in passed:
             yield k, self._timed(k, program, exactness, verdict, worker, facts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envs.common import timing
@@ -61,19 +61,15 @@ class Harness:
 
     def check(
         self, programs: Sequence[Program], exactness: Exactness, oracle: Oracle, limits: Limits
-    ) -> Iterator[tuple[int, Verdict, Worker]]:
+    ) -> Generator[tuple[int, Verdict, Worker], None, None]:
         """Build and check candidates in parallel; yield position, verdict, and the worker that built it."""
         jobs = [(self._job(program, oracle, oracle.sets),) for program in programs]
-        batch = self.pool.map(
-            "envs.leir_env.measure:check", jobs, timeout=limits.seconds, memory=limits.memory
-        )
+        batch = self.pool.map("envs.leir_env.measure:check", jobs, timeout=limits.seconds, memory=limits.memory)
         with self.turns.together(), contextlib.closing(batch):
             for position, outcome, worker in batch:
                 yield position, _checked(outcome, worker, oracle, exactness), worker
 
-    def time(
-        self, program: Program, exactness: Exactness, oracle: Oracle, limits: Limits, worker: Worker
-    ) -> Verdict:
+    def time(self, program: Program, exactness: Exactness, oracle: Oracle, limits: Limits, worker: Worker) -> Verdict:
         """Time one candidate against the baseline, alone on the machine, and check the timed runs.
 
         An OK verdict has a timing.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MAX_RECOMPUTATION = 16
 """A program that an agent writes runs at most so many times the root's iterations."""
 
+_apply = functools.lru_cache(maxsize=4096)(strategies.apply)
 _key = functools.lru_cache(maxsize=8192)(printer.key)
 _show = functools.lru_cache(maxsize=2048)(printer.show)
 
@@ -98,7 +99,7 @@ class LeirProblem:
 
     def apply(self, state: LeirState, action: Action) -> LeirState:
         """The program after a legal action. Raises ValueError for any other."""
-        outcome = strategies.apply(state.program, action)
+        outcome = _apply(state.program, action)
         if self._check:
             problems = verify(outcome.program, self.target)
             assert not problems, f"{action} on\n{self.show(state)}made\n{printer.show(outcome.program)}{problems[0]}"

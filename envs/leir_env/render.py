@@ -65,7 +65,7 @@ def _figures(episode: Episode[LeirState]) -> Iterator[str]:
         interval = f" [{timing.low:.3g}, {timing.high:.3g}]" if timing else ""
         yield f"{math.exp(verdict.log_speedup):.3g}x{interval} over the default schedule"
         yield f"{math.exp(value(verdict, episode.root)):.3g}x over the root"
-    yield f"return {episode.collected:+.3f}"
+    yield f"return {round(episode.collected, 3) + 0.0:+.3f}"  # never -0.000
 
 
 def difference(before: str, after: str) -> Iterator[Line]:

@@ -115,12 +115,12 @@ def _sink(block: Block, path: Path, tensor: Tensor, equation: Equation, loops: t
     """Find the innermost legal place for the initial value of `tensor`, declared in `block` at `path`."""
     digits = _digits(equation.target, tensor, {loop.index: loop.extent for loop in loops})
     if digits is None:
-        return (*path, _users(block, tensor.name)[0]), Start(tensor, equation.assign)
+        return (*path, _first_user(block, tensor.name)), Start(tensor, equation.assign)
     fixed: set[str] = set()
     while True:
-        users = _users(block, tensor.name)
-        statement = block.body[users[0]]
-        path = (*path, users[0])
+        position = _first_user(block, tensor.name)
+        statement = block.body[position]
+        path = (*path, position)
         if not isinstance(statement, Loop) or (
             statement.extent > 1 and not _private(statement, tensor.name, digits.get(statement.index))
         ):
@@ -133,9 +133,10 @@ def _sink(block: Block, path: Path, tensor: Tensor, equation: Equation, loops: t
     )
 
 
-def _users(block: Block, name: str) -> list[int]:
-    """Positions of the statements of the block that touch the tensor."""
-    return [position for position, statement in enumerate(block.body) if any(True for _ in _accesses(statement, name))]
+def _first_user(block: Block, name: str) -> int:
+    """The position of the first statement of the block that touches the tensor."""
+    touches = (any(True for _ in _accesses(statement, name)) for statement in block.body)
+    return next(position for position, touched in enumerate(touches) if touched)
 
 
 def _accesses(statement: Statement, name: str) -> Iterator[Access]:

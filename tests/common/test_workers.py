@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from envs.common import workers
 from envs.common.workers import Crashed, OutOfMemory, Pool, Raised, Returned, TimedOut, WorkerError
 
 HERE = __name__
@@ -154,9 +155,7 @@ def test_leaving_python_is_an_exception_like_any_other(pool):
     assert call(pool, overflow_stack).type == "RecursionError"
 
 
-@pytest.mark.parametrize(
-    ("function", "number"), [(crash, signal.SIGSEGV), (abort, signal.SIGABRT), (leave, 0)]
-)
+@pytest.mark.parametrize(("function", "number"), [(crash, signal.SIGSEGV), (abort, signal.SIGABRT), (leave, 0)])
 def test_a_crash_is_a_value_and_a_fresh_worker_takes_over(pool, function, number):
     before = call(pool, pid).value
     assert call(pool, function) == Crashed(number)
@@ -264,6 +263,24 @@ def test_a_forked_owner_starts_its_own_server(pool):
     assert os.waitpid(child, 0)[1] == 0
     assert int(os.read(read, 20)) != mine
     assert call(pool, pid).value == mine
+
+
+def test_an_interrupt_while_the_server_is_asked_leaves_no_stray_answer(pool, monkeypatch):
+    call(pool, pid)
+    pool.workers[0].renew()
+    whole = workers._exactly
+
+    def interrupted(channel, size, deadline):
+        monkeypatch.setattr(workers, "_exactly", whole)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "_exactly", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(pool, pid)
+    first = call(pool, pid).value
+    assert alive(first)
+    assert call(pool, crash) == Crashed(signal.SIGSEGV)
+    assert not alive(first)
 
 
 OWNER = f"""

@@ -112,7 +112,6 @@ def test_the_program_computes_what_the_module_does(name):
 MORE = {
     "avg_pool": (nn.AvgPool2d(3, 2, 1), "f32[1,3,8,8]"),
     "adaptive_avg_pool": (nn.AdaptiveAvgPool2d(1), "f32[1,3,8,8]"),
-    "batch_norm": (nn.BatchNorm2d(4), "f32[2,4,5,5]"),
     "cat": (Function(lambda a, b: torch.cat((a, b), 1)), "f32[4,3] f32[4,5]"),
     "conv_transpose": (nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1), "f32[1,3,5,5]"),
     "cross_entropy": (Function(F.cross_entropy), "f32[8,5] i64[8]"),
@@ -126,14 +125,9 @@ MORE = {
     "instance_norm": (nn.InstanceNorm2d(4), "f32[2,4,6,6]"),
     "lstm_cell": (nn.LSTMCell(8, 6), "f32[3,8]"),
     "max_with_index": (Function(lambda x: torch.max(x, 1)), "f32[4,6]"),
-    "mish": (nn.Mish(), "f32[4,6]"),
     "multihead": (nn.MultiheadAttention(16, 2, batch_first=True), "f32[2,5,16] f32[2,5,16] f32[2,5,16]"),
     "positions": (Function(lambda x: x + torch.arange(6) * 0.5), "f32[4,6]"),
-    "product": (Function(lambda x: x.prod(1)), "f32[4,6]"),
-    "scalar_mean": (Function(lambda x: x.mean()), "f32[4,6]"),
     "slices": (Function(lambda x: x[1:3, ::2]), "f32[4,8]"),
-    "std": (Function(lambda x: x.std(1)), "f32[4,6]"),
-    "tril": (Function(lambda a, b: torch.tril(a @ b)), "f32[4,4] f32[4,4]"),
 }
 
 
@@ -177,7 +171,7 @@ def test_an_embedding_reads_its_table_by_the_index_itself():
 
 PROBLEMS = {
     "training": (nn.Sequential(nn.Linear(4, 4), nn.Dropout()), (torch.ones(4),), "module.eval()"),
-    "branch": (modules.Branching(), (torch.ones(4),), "torch_modules.py:77: if x.sum() > 0"),
+    "branch": (modules.Branching(), (torch.ones(4),), ": if x.sum() > 0"),
     "dynamic shape": (Function(lambda x: x[x > 0]), (torch.ones(4),), "depends on the values"),
     "no tensor": (nn.ReLU(), (3,), "input 0 is of type int"),
     "no tuple": (nn.ReLU(), torch.ones(4), "a tuple of tensors, got Tensor"),

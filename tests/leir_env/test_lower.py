@@ -324,18 +324,59 @@ def test_a_start_stays_out_of_a_loop_where_another_iteration_uses_the_element() 
     assert places(later)["T"] == ((0, 0), "")
 
 
-def test_random_programs_agree() -> None:
-    # Ten in a module: most of the time of a build is the same for any number of functions.
-    for group in range(20):
-        seeds = range(10 * group, 10 * group + 10)
-        programs = [random_program(np.random.default_rng(seed)) for seed in seeds]
-        functions = {f"f{n}": lower(p).with_attr("global_symbol", f"f{n}") for n, p in enumerate(programs)}
+def all_agree(programs: list[Program]) -> None:
+    """Ten in a module: most of the time of a build is the same for any number of functions."""
+    while programs:
+        group, programs = programs[:10], programs[10:]
+        functions = {f"f{n}": lower(p).with_attr("global_symbol", f"f{n}") for n, p in enumerate(group)}
         with tvm.transform.PassContext(config=PASSES):
             module = tvm.compile(tvm.IRModule(functions), target=host_target()).mod
-        for number, program in enumerate(programs):
+        for number, program in enumerate(group):
             inputs = random_inputs(program, np.random.default_rng(number))
             kernel = Kernel(program, module[f"f{number}"], module)
             compare(program, kernel.run(inputs), run(program, inputs))
+
+
+def test_random_programs_agree() -> None:
+    all_agree([random_program(np.random.default_rng(seed)) for seed in range(200)])
+
+
+def tiles_with_tails(rng: np.random.Generator) -> Program:
+    """A matmul in tiles that need not divide, its six loops in any order and of any kind, with any guards."""
+    sizes = [int(size) for size in rng.integers(1, 40, 3)]
+    tiles = [int(tile) for tile in rng.choice([2, 3, 4, 8, 16], 3)]
+    counts = [-(-size // tile) for size, tile in zip(sizes, tiles, strict=True)]
+    i, j, k = (f"{tile}{name}o+{name}i" for tile, name in zip(tiles, "ijk", strict=True))
+    loops = [str(name) for name in rng.permutation(["io", "jo", "ko", "ii", "ji", "ki"])]
+    kinds = dict.fromkeys(loops, "L")
+    if rng.random() < 0.7:
+        loops.sort(key="ji".__eq__)
+        kinds["ji"] = "V"
+    kinds["ii"] = str(rng.choice(["L", "U"]))
+    kinds["ki"] = str(rng.choice(["L", "L", "U"]))
+    if loops[0] in ("io", "jo"):
+        kinds[loops[0]] = str(rng.choice(["L", "P"]))
+    tails = zip((i, j, k), tiles, counts, sizes, strict=True)
+    guards = [f"{index}<{size}" for index, tile, count, size in tails if tile * count > size]
+    extra = [f"{j}<={i}", f"{j}>=3", f"{k}!=2", f"{i}>{j}+1"]
+    guards += [guard for guard in extra if rng.random() < 0.15]
+    value = f"A_{{{i},{k}}} B_{{{k},{j}}}"
+    if rng.random() < 0.3:
+        value = f"exp(min({value},1.0))"
+    if rng.random() < 0.3:
+        value += f"+select({j}>=1 and {j}<{sizes[1]},B_{{{k},{j}-1}},0.5)"
+    domains = " ".join(f"{n}o:{c} {n}i:{t}" for n, c, t in zip("ijk", counts, tiles, strict=True))
+    nest = " ".join(f"{kinds[name]}_{name}" for name in loops)
+    guard = f" if {' and '.join(str(g) for g in rng.permutation(guards))}" if guards else ""
+    m, n, q = sizes
+    return parse(
+        f"{domains}\nA:f32[{m},{q}] B:f32[{q},{n}] -> C:f32[{m},{n}]\n"
+        f"{nest} C_{{{i},{j}}} {rng.choice(['+=', 'max='])} {value}{guard}\n"
+    )
+
+
+def test_tails_agree_in_every_order_and_kind_of_loops() -> None:
+    all_agree([tiles_with_tails(np.random.default_rng(seed)) for seed in range(60)])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ which one would write its equations. Without an entry, PyTorch's own core decomp
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +20,15 @@ KEPT = (aten.matmul.default, aten.einsum.default)
 """Composite operators that TVM imports well and PyTorch would flatten to `bmm`."""
 
 
-def decompositions() -> Any:
+def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decomposition table for `ExportedProgram.run_decompositions`."""
-    table = torch.export.default_decompositions()
-    for operator in KEPT:
-        table.pop(operator, None)
-    table.update(_TABLE)
-    return table
+    return dict(_decompositions())
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    table: dict[Any, Callable[..., Any]] = torch.export.default_decompositions().materialize()
+    return {operator: form for operator, form in table.items() if operator not in KEPT} | _TABLE
 
 
 def _attention(

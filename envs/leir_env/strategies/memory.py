@@ -21,7 +21,7 @@ from envs.leir_env.ir import (
     Statement,
     Tensor,
 )
-from envs.leir_env.legality import read, written
+from envs.leir_env.legality import parallel_refusal, read, written
 from envs.leir_env.region import Region, Use, covers, region, uses, visited_once
 from envs.leir_env.simplify import linear
 from envs.leir_env.strategies.base import Exactness, Level, Outcome, Parameter, Refusal, Strategy, register
@@ -178,7 +178,27 @@ class CacheReadWrite(Strategy):
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
         plan = self._plan(program, site)
-        return plan if isinstance(plan, Refusal) else None
+        return plan if isinstance(plan, Refusal) else self._breaks_promise(program, site, args, plan)
+
+    def _breaks_promise(
+        self, program: Program, site: Site, args: Args, plan: tuple[Region, Assign | None, Exactness]
+    ) -> Refusal | None:
+        """Boxes that are written back must not meet between iterations that run at once."""
+        node, loop = loop_at(program, site[1])
+        shared = {
+            depth: outer
+            for depth, outer in enumerate((*node.loops, loop), 1)
+            if outer.kind in (Kind.PARALLEL, Kind.BOUND)
+        }
+        if plan[1] is None or not shared or visited_once(plan[0], tuple(shared.values())):
+            return None
+        result = self.rewrite(program, site, args).program
+        for depth, outer in shared.items():
+            problem = parallel_refusal(result, node.path[:depth])
+            if problem is not None:
+                where = f"cache {site[0]} at {site[1]}: boxes overlap between iterations of {outer.index}"
+                return Refusal("dependence", f"{where}: {problem}")
+        return None
 
     def _plan(self, program: Program, site: Site) -> tuple[Region, Assign | None, Exactness] | Refusal:
         """The box, how it is written back (None: it is read only), and how exact that is."""

@@ -1,0 +1,204 @@
+"""`leirgym bench`: measures what the README states, and prints it as tables.
+
+Every figure is a ratio within one run, or a cost on this machine; nothing is compared across machines.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import numpy as np
+
+from agents import torch_modules
+from agents.base import Budget, Evaluated, Event, make_agent
+from envs.common.actions import STOP
+from envs.common.console import Answer, columns, verb
+from envs.common.evaluation import Timing
+from envs.common.progress import progress
+from envs.leir_env import fuzz, workloads
+from envs.leir_env.problem import LeirProblem, LeirState
+
+SINGLE = ("matmul_256", "softmax", "layernorm", "gelu", "conv2d", "sum", "argmax")
+"""Single operators: what a step costs on these is the budget of design."""
+
+SEARCHED = ("matmul_512", "softmax", "layernorm", "attention")
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One part of the benchmark: a title, the names of the columns, the rows."""
+
+    title: str
+    head: Row
+    rows: tuple[Row, ...]
+
+    def text(self) -> str:
+        return f"{self.title}\n{columns([self.head, *self.rows])}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"title": self.title, "rows": [dict(zip(self.head, row, strict=True)) for row in self.rows]}
+
+
+def imports(seed: int, budget: int) -> Table:
+    """Time `import leirgym` in a fresh interpreter, over that of an interpreter that imports nothing."""
+
+    def wall(code: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - start
+
+    bare = [wall("pass") for _ in range(7)]
+    full = [wall("import leirgym") for _ in range(7)]
+    row = ("import leirgym", f"{statistics.median(full) - statistics.median(bare):.2f} s")
+    return Table("Import", ("what", "time"), (row,))
+
+
+def steps(seed: int, budget: int) -> Table:
+    """Walk at random through LEIR-v0 with the model reward and the full menu; time steps and forks."""
+    import gymnasium as gym
+
+    import leirgym
+
+    assert leirgym.VERBS
+    rows = []
+    for name in (*SINGLE, "attention"):
+        env = gym.make("LEIR-v0", workload=name, reward="model", disable_env_checker=True).unwrapped
+        rng = np.random.default_rng(seed)
+        step, fork = [], []
+        for _ in range(20):
+            _, info = env.reset(seed=seed)
+            for _ in range(8):
+                legal = np.flatnonzero(info["action_mask"])
+                start = time.perf_counter()
+                _, _, terminated, truncated, info = env.step(int(rng.choice(legal[1:] if len(legal) > 1 else legal)))
+                step.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                env.fork()  # type: ignore[attr-defined]
+                fork.append(time.perf_counter() - start)
+                if terminated or truncated:
+                    break
+        env.close()
+        rows.append(
+            (
+                name,
+                f"{1e3 * statistics.median(step):.2f} ms",
+                f"{1e3 * statistics.fmean(step):.2f} ms",
+                f"{1e6 * statistics.median(fork):.1f} us",
+                str(len(legal) - 1),
+            )
+        )
+    return Table(
+        "Steps of LEIR-v0, model reward and full menu (random legal policy, episodes of 8)",
+        ("workload", "step, median", "step, mean", "fork", "actions"),
+        tuple(rows),
+    )
+
+
+def evaluations(seed: int, budget: int) -> Table:
+    """Evaluate distinct random candidates for matmul 256, one worker, one thread, nothing stored."""
+    problem = LeirProblem("matmul_256")
+    rng = np.random.default_rng(seed)
+    problem.evaluate([problem.root])
+    states: dict[str, LeirState] = {}
+    while len(states) < budget:
+        state = problem.root
+        for _ in range(int(rng.integers(1, 6))):
+            actions = [action for action in problem.legal(state) if action != STOP]
+            state = problem.apply(state, actions[int(rng.integers(len(actions)))])
+        states[problem.key(state)] = state
+    start = time.perf_counter()
+    records = problem.evaluate(list(states.values()))
+    seconds = time.perf_counter() - start
+    problem.close()
+    verdicts = ", ".join(
+        f"{n} {status}"
+        for status in sorted({r.status for r in records})
+        if (n := sum(r.status is status for r in records))
+    )
+    row = ("matmul_256", f"{len(records) / seconds:.1f}", verdicts)
+    return Table("Verified and timed evaluations", ("workload", "evaluations/s", "verdicts"), (row,))
+
+
+def searches(seed: int, budget: int) -> Table:
+    """Beam search from each root; the winner is timed against the default schedule, the root and torch."""
+    rows = []
+    for name in SEARCHED:
+        workload = workloads.load(name)
+        problem = LeirProblem(workload)
+        with progress(name, budget) as show:
+
+            def listen(event: Event, show: Callable[[int, str], None] = show) -> None:
+                if isinstance(event, Evaluated):
+                    show(event.count, str(event.trace[-1]) if event.trace else "root")
+
+            start = time.perf_counter()
+            result = make_agent("beam").solve(problem, Budget(budget), np.random.default_rng(seed), listen)
+            seconds = time.perf_counter() - start
+        final = problem.root
+        for action in result.actions:
+            final = problem.apply(final, action)
+        race: Timing | str = "no reference"
+        if workload.reference is not None:
+            race = torch_modules.race(final.program, workload.reference, 1)
+        found = result.evaluation
+        problem.close()
+        rows.append(
+            (
+                name,
+                f"{found.speedup_over_root:.1f}x" if found and found.speedup_over_root else "-",
+                f"{found.speedup:.2f}x" if found and found.speedup else "-",
+                f"{race.ratio:.2f}x" if isinstance(race, Timing) else race,
+                str(len(result.actions)),
+                f"{seconds:.0f} s",
+            )
+        )
+    return Table(
+        f"Beam search, {budget} evaluations, one thread: speedup of the best verified program",
+        ("workload", "over root", "over default schedule", "over torch", "steps", "search"),
+        tuple(rows),
+    )
+
+
+def fuzzed(seed: int, budget: int) -> Table:
+    """Send random programs and mutated texts through parser, verify, lowering and the interpreter."""
+    with progress("fuzz", budget) as show:
+        outcome = fuzz.fuzz(seed, budget, show)
+    rows = tuple((name, str(count)) for name, count in outcome.items())
+    return Table(f"Fuzzing, {budget} programs and {budget} texts", ("what", "count"), rows)
+
+
+PARTS: dict[str, Callable[[int, int], Table]] = {
+    "import": imports,
+    "steps": steps,
+    "evaluations": evaluations,
+    "search": searches,
+    "fuzz": fuzzed,
+}
+"""The parts by name: each takes a seed and a budget (evaluations or programs; the first two need none)."""
+
+_BUDGETS = {"search": 64, "evaluations": 64, "fuzz": 10_000}
+
+
+@verb("bench")
+@click.argument("parts", nargs=-1, type=click.Choice(tuple(PARTS)))
+@click.option("--budget", type=click.IntRange(min=1), help="Evaluations or programs of a part, in place of its own.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def bench(parts: Sequence[str], budget: int | None, seed: int) -> Answer:
+    """Measure PARTS (default: all but fuzz) and print their tables."""
+    chosen = parts or tuple(name for name in PARTS if name != "fuzz")
+    tables = list(_measured(chosen, budget, seed))
+    return Answer("\n".join(table.text() for table in tables), {"tables": [table.to_json() for table in tables]})
+
+
+def _measured(parts: Sequence[str], budget: int | None, seed: int) -> Iterator[Table]:
+    for name in parts:
+        yield PARTS[name](seed, budget or _BUDGETS.get(name, 0))
