@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -177,6 +177,14 @@ class Node(Generic[S]):
     trace: tuple[Action, ...] = ()
     potential: float = 0.0
     """Sum of the proposer's scores along the trace; under a cost model, the predicted gain over the root."""
+    parent: Node[S] | None = None
+
+    def lineage(self) -> Iterator[Node[S]]:
+        """Yield the node, its parent, and so on to the root."""
+        node: Node[S] | None = self
+        while node is not None:
+            yield node
+            node = node.parent
 
 
 class Search(Generic[S]):
@@ -235,7 +243,7 @@ class Search(Generic[S]):
         state = self.problem.apply(node.state, action)
         key = self.problem.key(state)
         if key not in self._nodes:
-            self._nodes[key] = Node(state, key, (*node.trace, action), node.potential + gain)
+            self._nodes[key] = Node(state, key, (*node.trace, action), node.potential + gain, node)
         return self._nodes[key]
 
     def refuse(self, node: Node[S], action: Action, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 Expanding is cheap and measuring is not, so between two measurements the search looks ahead under the
 proposer, many steps deep, and spends evaluations only on what that finds. What was measured then corrects
-the predictions of its descendants, and how far predicted gains are trusted at all.
+the predictions for its descendants, and how far predicted gains are trusted at all.
 
 After beam search with a learned cost model (Adams et al., "Learning to Optimize Halide with Tree Search
 and Random Programs", SIGGRAPH 2019) and the evolutionary refinement of traces of MetaSchedule (Shao et
@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -88,31 +89,36 @@ def greedy(**parameters: Any) -> Beam:
     return Beam(width=1, **parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate(Generic[S]):
-    """An unmeasured node of the open list, and the measured one that its prediction starts from."""
-
-    node: Node[S]
-    anchor: Node[S]
-
-
 class Frontier(Generic[S]):
-    """The open list of one search."""
+    """The open list of one search: nodes that were met and not measured."""
 
     def __init__(self, search: Search[S], proposer: Proposer, branch: int) -> None:
         self.search = search
         self._proposer = proposer
         self._branch = branch
-        self._open: dict[str, Candidate[S]] = {}
+        self._open: dict[str, Node[S]] = {}
         self._children: dict[str, tuple[Node[S], ...]] = {}
         self._trust = 1.0
+        self._passed: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
 
-    def predict(self, candidate: Candidate[S]) -> float:
-        """The log speedup expected: the anchor's measured one, and the trusted part of the gain since."""
-        base = self.search.value(candidate.anchor) or 0.0
-        return base + self._trust * (candidate.node.potential - candidate.anchor.potential)
+    def predict(self, node: Node[S]) -> float:
+        """The log speedup to expect of a node.
 
-    def trust(self) -> float:
+        That of its nearest measured ancestor, and the trusted part of the gain predicted since, less what
+        failures among the relatives of the node foretell.
+        """
+        ancestor = next((a for a in node.lineage() if self.search.value(a) is not None), self.search.root)
+        base = self.search.value(ancestor) or 0.0
+        return base + self._trust * (node.potential - ancestor.potential) - self._risk(node)
+
+    def _risk(self, node: Node[S]) -> float:
+        """The worst odds of failing that descendants of an ancestor have shown, as a log."""
+        if not self._failed:
+            return 0.0
+        return max(math.log1p(self._failed[a.key] / (1 + self._passed[a.key])) for a in node.lineage())
+
+    def learn(self) -> float:
         """How much of a predicted gain is borne out: ridge regression through the root, towards 1."""
         root = self.search.value(self.search.root) or 0.0
         gains = [(node.potential, (self.search.value(node) or 0.0) - root) for node in self.search.measured]
@@ -122,40 +128,35 @@ class Frontier(Generic[S]):
 
     def look_ahead(self, parents: list[Node[S]], width: int, depth: int, patience: int) -> None:
         """Run a beam under the proposer from `parents`; all it meets enters the open list."""
-        level = [Candidate(parent, parent) for parent in parents if len(parent.trace) < depth]
+        level = [parent for parent in parents if len(parent.trace) < depth]
         met = {self.search.root.key, *(parent.key for parent in parents)}
         best, idle = -math.inf, 0
         while level:
-            found = [child for candidate in level for child in self._expand(candidate)]
-            found = [c for c in _first_of_each(found, lambda c: c.node.key) if c.node.key not in met]
+            found = [child for node in level for child in self._children_of(node)]
+            found = [node for node in {n.key: n for n in found}.values() if node.key not in met]
             if not found or self.search.spent:
                 return
-            met.update(candidate.node.key for candidate in found)
-            for candidate in found:
-                self._enter(candidate)
+            met.update(node.key for node in found)
+            self._enter(*found)
             found.sort(key=self.predict, reverse=True)
             top = self.predict(found[0])
             best, idle = (top, 0) if top > best + WORTH else (best, idle + 1)
             if idle == patience:
                 return
-            longer = (candidate for candidate in found if len(candidate.node.trace) < depth)
-            level = spread(longer, width, lambda c: c.node.trace[-1].name, math.ceil(width / 2))
+            longer = (node for node in found if len(node.trace) < depth and self.search.fertile(node))
+            level = spread(longer, width, lambda node: node.trace[-1].name, math.ceil(width / 2))
 
     def vary(self, parents: list[Node[S]], count: int) -> None:
         """Enter traces like those of `parents`: one action dropped, or other sites or parameters for it."""
         pairs = [(parent, n) for parent in parents for n in range(len(parent.trace))]
         for which in self.search.rng.permutation(len(pairs))[:count]:
             parent, position = pairs[which]
-            prefix, old, suffix = (
-                parent.trace[:position],
-                parent.trace[position],
-                parent.trace[position + 1 :],
-            )
-            start = self.follow(self.search.root, prefix)
+            start = self.follow(self.search.root, parent.trace[:position])
+            old, suffix = parent.trace[position], parent.trace[position + 1 :]
             others = [a for a in self.search.actions(start) if a.name == old.name and a != old]
             choice = int(self.search.rng.integers(len(others) + 1))
             changed = (others[choice],) if choice < len(others) else ()
-            self._enter(Candidate(self.follow(start, (*changed, *suffix)), parent))
+            self._enter(self.follow(start, (*changed, *suffix)))
 
     def follow(self, node: Node[S], actions: Iterable[Action]) -> Node[S]:
         """Apply `actions` in turn, skipping those that are refused and those of a failed parent."""
@@ -172,25 +173,31 @@ class Frontier(Generic[S]):
     def measure_best(self, count: int) -> bool:
         """Measure the `count` best of the open list and learn from it; False if there was none.
 
-        Siblings by the same strategy wait for each other's result.
+        Siblings by the same strategy wait for each other's result. One place goes to the middle of the
+        longest stretch on the way to the best state that nobody has measured, where the model may have
+        gone astray.
         """
-        self._open = {key: c for key, c in self._open.items() if self.search.fresh(c.node)}
+        self._open = {key: node for key, node in self._open.items() if self.search.fresh(node)}
         order = sorted(self._open.values(), key=self.predict, reverse=True)
-        chosen = spread(order, count, lambda c: (c.node.trace[:-1], c.node.trace[-1].name), 1)
-        self.search.measure(candidate.node for candidate in chosen)
-        self._trust = self.trust()
+        ranked = {node.key: node for node in (*self._midway(), *order)}
+        chosen = spread(ranked.values(), count, _brood, 1)
+        self.search.measure(chosen)
+        for node in chosen:
+            evaluation = self.search.evaluations.get(node.key)
+            tally = self._passed if evaluation and evaluation.status.verified else self._failed
+            tally.update(ancestor.key for ancestor in node.lineage())
+        self._trust = self.learn()
         return bool(chosen)
 
-    def _enter(self, candidate: Candidate[S]) -> None:
-        known = self._open.get(candidate.node.key)
-        nearer = known is None or len(candidate.anchor.trace) > len(known.anchor.trace)
-        if nearer and candidate.node.trace and self.search.fresh(candidate.node):
-            self._open[candidate.node.key] = candidate
+    def _midway(self) -> list[Node[S]]:
+        best = self.search.best
+        runs = itertools.groupby(best.lineage(), self.search.fresh) if best else ()
+        stretches = [list(run) for fresh, run in runs if fresh]
+        longest = max(stretches, key=len, default=[])
+        return [longest[len(longest) // 2]] if len(longest) > 1 else []
 
-    def _expand(self, candidate: Candidate[S]) -> Iterator[Candidate[S]]:
-        for child in self._children_of(candidate.node):
-            if self.search.fertile(child):
-                yield Candidate(child, candidate.anchor if self.search.fresh(child) else child)
+    def _enter(self, *nodes: Node[S]) -> None:
+        self._open.update({node.key: node for node in nodes if node.trace and self.search.fresh(node)})
 
     def _children_of(self, node: Node[S]) -> tuple[Node[S], ...]:
         known = self._children.get(node.key)
@@ -210,6 +217,10 @@ class Frontier(Generic[S]):
         return score
 
 
+def _brood(node: Node[S]) -> tuple[tuple[Action, ...], str]:
+    return node.trace[:-1], node.trace[-1].name
+
+
 def spread(ranked: Iterable[T], count: int, group: Callable[[T], Hashable], cap: int) -> list[T]:
     """Take the first `count` with at most `cap` of a group; if that leaves room, fill up in order.
 
@@ -226,7 +237,3 @@ def spread(ranked: Iterable[T], count: int, group: Callable[[T], Hashable], cap:
         if len(first) == count:
             break
     return list(itertools.islice(itertools.chain(first, rest), count))
-
-
-def _first_of_each(items: Iterable[T], label: Callable[[T], Hashable]) -> list[T]:
-    return list({label(item): item for item in reversed(list(items))}.values())[::-1]

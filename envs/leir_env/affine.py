@@ -2,7 +2,8 @@
 
 What the dependence tests, the bounds proofs and the cost model know about a subscript. An expression is
 affine over loop indices, quasi-affine when it also divides by constants (`//`, `%`) or takes a minimum or
-maximum, and opaque otherwise (an indirect subscript, a product of two indices).
+maximum, and opaque otherwise (an indirect subscript, a product of two indices). Fused loops divide one index
+into digits (`f//64`, `f%64`); a digital form is affine over indices and such digits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """`sum(coefficient * index) + constant`. `terms` are sorted by name; no coefficient is zero."""
+    """`sum(coefficient * index) + constant`. `terms` are sorted by name; no coefficient is zero.
+
+    In a digital form a name may also spell a digit of an index.
+    """
 
     terms: tuple[tuple[str, int], ...] = ()
     constant: int = 0
@@ -59,7 +63,7 @@ class Affine:
         """The range over the box of loop extents (1 or more each); both ends are reached."""
         low = high = self.constant
         for name, factor in self.terms:
-            reach = factor * (extents[name] - 1)
+            reach = factor * (extent_of(name, extents) - 1)
             if reach < 0:
                 low += reach
             else:
@@ -67,27 +71,98 @@ class Affine:
         return low, high
 
 
+def extent_of(name: str, extents: Mapping[str, int]) -> int:
+    """How many values an index, or a digit of one, has at most."""
+    return extents[name] if name in extents else digit(name).extent(extents)
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """`index // divisor % modulus`; a modulus of 0 is none. Spelled `f/64%0` as a name in a form."""
+
+    index: str
+    divisor: int = 1
+    modulus: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.index}/{self.divisor}%{self.modulus}" if (self.divisor, self.modulus) != (1, 0) else self.index
+
+    def extent(self, extents: Mapping[str, int]) -> int:
+        """How many values it has at most."""
+        quotients = -(-extents[self.index] // self.divisor)
+        return min(quotients, self.modulus) if self.modulus else quotients
+
+
+@functools.lru_cache(maxsize=16384)
+def digit(name: str) -> Digit:
+    """The digit that a name in a form spells; an index is its own only digit."""
+    index, _, rest = name.partition("/")
+    divisor, _, modulus = rest.partition("%")
+    return Digit(index, int(divisor), int(modulus)) if rest else Digit(index)
+
+
 @functools.lru_cache(maxsize=65536)
-def affine(expr: Expr) -> Affine | None:
-    """Return the affine form of `expr`, or None where it has none."""
+def digital(expr: Expr) -> Affine | None:
+    """Return the form of `expr` that is affine over indices and digits of indices, or None if it has none."""
     match expr:
         case Const(value):
             return Affine((), value) if type(value) is int else None
         case Index(name):
             return Affine(((name, 1),))
         case Cast(DType.I64, value):
-            return affine(value)
+            return digital(value)
         case Call("neg", (value,)):
-            form = affine(value)
+            form = digital(value)
             return form and form.scaled(-1)
         case Call("add" | "sub" | "mul" as op, (left, right)):
-            a, b = affine(left), affine(right)
+            a, b = digital(left), digital(right)
             if a is None or b is None:
                 return None
             if op == "mul":
                 return b.scaled(a.constant) if not a.terms else a.scaled(b.constant) if not b.terms else None
             return a + b if op == "add" else a - b
+        case Call("floordiv" | "mod" as op, (value, Const(divisor))) if type(divisor) is int and divisor > 0:
+            match digital(value):
+                case Affine(((name, 1),), 0):
+                    found = _divided(digit(name), op, divisor)
+                    return None if found is None else Affine(((found.name, 1),))
     return None
+
+
+def _divided(number: Digit, op: str, divisor: int) -> Digit | None:
+    if number.modulus % divisor:
+        return None
+    if op == "mod":
+        return Digit(number.index, number.divisor, divisor)
+    return Digit(number.index, number.divisor * divisor, number.modulus // divisor)
+
+
+def affine(expr: Expr) -> Affine | None:
+    """Return the affine form of `expr` over loop indices, or None where it has none."""
+    form = digital(expr)
+    return None if form is None or any("/" in name for name, _ in form.terms) else form
+
+
+def composed(digits: Iterable[Digit], extent: int) -> bool:
+    """Whether some digits of one index of this extent determine it: `f//8` and `f%8` do."""
+    reach = 1
+    for number in sorted(digits, key=lambda number: number.divisor):
+        if number.divisor > reach:
+            return False
+        reach = max(reach, number.divisor * number.modulus if number.modulus else extent)
+    return reach >= extent
+
+
+def independent(digits: Iterable[Digit], extent: int) -> bool:
+    """Whether some digits of one index of this extent take all combinations of their values."""
+    reach = 1
+    for number in sorted(digits, key=lambda number: number.divisor):
+        top = number.divisor * number.modulus if number.modulus else extent
+        if number.divisor < reach or top > extent or (extent % number.divisor and not number.modulus):
+            return False
+        reach = top
+    return True
 
 
 _QUASI_AFFINE = frozenset({"add", "sub", "neg", "min", "max"})
@@ -185,7 +260,7 @@ def unique(terms: Sequence[tuple[str, int]], extents: Mapping[str, int]) -> bool
         return True
     reach = 0
     for name, factor in sorted(terms, key=_magnitude_of_factor):
-        span = abs(factor) * (extents[name] - 1)
+        span = abs(factor) * (extent_of(name, extents) - 1)
         if span and abs(factor) <= reach:
             return False
         reach += span

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from envs.leir_env import polyhedral
 from envs.leir_env.affine import (
     Affine,
-    affine,
+    Digit,
+    composed,
+    digit,
+    digital,
     evaluate,
     index_names,
     is_affine_condition,
@@ -220,8 +223,8 @@ def _meet(group: _Group) -> Iterator[Meeting]:
 
 @functools.lru_cache(maxsize=65536)
 def _forms(a: Access, b: Access) -> tuple[tuple[Affine, Affine], ...]:
-    """The dimensions in which both subscripts are affine."""
-    forms = [(affine(s), affine(t)) for s, t in zip(a.subscripts, b.subscripts, strict=True)]
+    """The dimensions in which both subscripts are affine over digits."""
+    forms = [(digital(s), digital(t)) for s, t in zip(a.subscripts, b.subscripts, strict=True)]
     return tuple((s, t) for s, t in forms if s is not None and t is not None)
 
 
@@ -231,19 +234,31 @@ def pinned(a: Access, b: Access, equal: Iterable[str], extents: Mapping[str, int
     Those in `equal` agree anyway. Never claims too much: an index left out may agree all the same.
     """
     agree = set(equal)
+    digits: dict[str, set[Digit]] = {}
+
+    def free(form: Affine) -> list[tuple[str, int]]:
+        return [term for term in form.terms if term[0] not in agree and digit(term[0]).index not in agree]
+
     forms = _forms(a, b)
     again = True
     while again:
         again = False
         for one, two in forms:
             if one != two:
-                same = {term[0] for term in one.terms if term[0] in agree and term in two.terms}
+                loose = free(one)
+                same = {term[0] for term in one.terms if term not in loose and term in two.terms}
                 one, two = one - one.part(same), two - two.part(same)
             if one == two:
-                free = [term for term in one.terms if term[0] not in agree]
-                if free and unique(free, extents):
-                    agree.update(name for name, _ in free)
+                loose = free(one)
+                if loose and unique(loose, extents):
                     again = len(forms) > 1
+                    for name, _ in loose:
+                        agree.add(name)
+                        number = digit(name)
+                        found = digits.setdefault(number.index, set())
+                        found.add(number)
+                        if composed(found, extents[number.index]):
+                            agree.add(number.index)
                 continue
             (low, high), (least, most) = one.interval(extents), two.interval(extents)
             if high < least or most < low:
@@ -348,7 +363,18 @@ def carries_fast(meeting: Meeting, depth: int) -> bool | None:
     if agree is None or index in agree or extents[index] == 1:
         return False
     x = dict.fromkeys(extents, 0)
-    return True if touches(meeting, x, {**x, index: 1}) else None
+    return any(touches(meeting, x, {**x, index: step}) for step in _steps(meeting, index)) or None
+
+
+def _steps(meeting: Meeting, index: str) -> Iterator[int]:
+    """Distances at which some digits of an index return to their value: 1, and where its digits carry over."""
+    yield 1
+    for form in {form for pair in _forms(meeting.a.access, meeting.b.access) for form in pair}:
+        for name, _ in form.terms:
+            number = digit(name)
+            step = number.divisor * max(1, number.modulus)
+            if number.index == index and 1 < step < meeting.extents[index]:
+                yield step
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,10 +432,7 @@ def turns_fast(meeting: Meeting, was: Schedule, now: Schedule) -> bool | None:
     same = meeting.s is meeting.t
     if (not old and not was.textual) or (not new and (now.textual or same)):
         return False
-    x = dict.fromkeys(meeting.extents, 0)
-    y = dict(x)
-    if old:
-        y[old[0]] = 1
-    if new:
-        x[new[0]] = 1
-    return True if touches(meeting, x, y) else None
+    start = dict.fromkeys(meeting.extents, 0)
+    later = [{**start, old[0]: step} for step in _steps(meeting, old[0])] if old else [start]
+    earlier = [{**start, new[0]: step} for step in _steps(meeting, new[0])] if new else [start]
+    return any(touches(meeting, x, y) for x in earlier for y in later) or None

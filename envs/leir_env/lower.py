@@ -41,13 +41,14 @@ from envs.leir_env.lower_expr import (
     Environment,
     accumulated,
     cast,
+    condition,
     element,
     likely,
     subscripts,
     value,
 )
 from envs.leir_env.starts import Start, starts
-from envs.leir_env.tails import Cut, cuts
+from envs.leir_env.tails import cuts
 from envs.leir_env.tree import Path, accesses, at, declarations, expressions, walk
 
 Stmt: TypeAlias = tirx.Stmt
@@ -179,7 +180,7 @@ class _Lowering:
             return grid.launch(self.statement(statement, path, replace(place, grid=grid)))
         if isinstance(statement, Equation):
             return _equation(statement, place)
-        cases = self.cases(statement, place)
+        cases = cuts(statement, frozenset(place.env.indices)) if statement.kind in _LANES else ()
         if not cases:
             return self.loop(statement, path, place)
         chain: Stmt | None = None
@@ -189,13 +190,6 @@ class _Lowering:
             holds = [likely(part, place.env) for part in case.conditions]
             chain = tirx.IfThenElse(functools.reduce(tirx.And, holds), body, chain) if holds else body
         return chain
-
-    def cases(self, loop: Loop, place: _Place) -> tuple[Cut, ...]:
-        """Cut loops over lanes wherever that spares guards; serial ones only where nothing is left of them."""
-        if loop.kind in (Kind.PARALLEL, Kind.BOUND):
-            return ()
-        found = cuts(loop, frozenset(place.env.indices))
-        return found if found and (loop.kind in _LANES or found[-1].conditions) else ()
 
     def loop(self, loop: Loop, path: Path, place: _Place) -> Stmt:
         """One loop. A parallel loop inside another, or a vector inside another, is serial: TVM has none."""
@@ -255,5 +249,5 @@ def _guarded(guard: tuple[Expr, ...], store: Stmt, target: Access, place: _Place
     """Store where every condition holds; conditions that read tensors are asked after the others."""
     body = store
     for part in sorted(guard, key=lambda part: not any(True for _ in accesses(part))):
-        body = tirx.IfThenElse(likely(part, place.env), body, None)
+        body = tirx.IfThenElse(condition(part, place.env), body, None)
     return place.grid.guard(place.env.tensors[target.tensor].scope, body) if place.grid else body

@@ -115,8 +115,6 @@ def likely(expr: Expr, env: Environment) -> Scalar:
 
     Only bounds on one index: with more, LoopPartition (TVM 0.27) is wrong, and loops over lanes must stay whole.
     """
-    if isinstance(expr, Call) and expr.op == "and":
-        return tirx.And(*(likely(arg, env) for arg in expr.args))
     lowered = condition(expr, env)
     bound = isinstance(expr, Call) and expr.op in ("lt", "le", "gt", "ge")
     names = [node.name for node in subexpressions(expr) if isinstance(node, Index)]
@@ -312,7 +310,7 @@ def _select(chosen: Expr, yes: Expr, no: Expr, dtype: DType, env: Environment) -
     """
     if not (_is_total(yes, env) and _is_total(no, env)):
         if not any(isinstance(node, Index) and node.name in env.lanes for node in subexpressions(chosen)):
-            return tirx.if_then_else(likely(chosen, env), value(yes, dtype, env), value(no, dtype, env))
+            return tirx.if_then_else(condition(chosen, env), value(yes, dtype, env), value(no, dtype, env))
         env = replace(env, clamped=True)
     return tirx.Select(condition(chosen, env), value(yes, dtype, env), value(no, dtype, env))
 

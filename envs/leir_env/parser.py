@@ -115,7 +115,7 @@ def _grammar() -> lark.Lark:
 
 
 _EXPECTED = {
-    "LOOP": "a loop (L_i)",
+    "LOOPS": "a loop (L_i)",
     "TENSOR": "a tensor",
     "ELEMENT": "a tensor element",
     "ELEMENTS": "a tensor element",
@@ -142,7 +142,8 @@ def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseE
         if error.token.type == "$END":
             line, column = source.count("\n"), len(source.splitlines()[-1]) + 1 if source.strip() else 1
     else:
-        found, names = repr(source[error.pos_in_stream or 0 : (error.pos_in_stream or 0) + 1]), error.allowed or ()
+        start = error.pos_in_stream or 0
+        found, names = repr(source[start : start + 1]), getattr(error, "allowed", None) or set()
     terminals = {term.name: term.pattern for term in _grammar().terminals}
     words = sorted(
         {_EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower()) for name in names}
@@ -152,10 +153,18 @@ def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseE
 
 
 class _Located(Exception):
-    """A semantic error at a token."""
+    """A semantic error at a place."""
 
-    def __init__(self, message: str, token: lark.Token) -> None:
-        self.message, self.line, self.column = message, token.line or 0, token.column or 0
+    def __init__(self, message: str, line: int, column: int) -> None:
+        self.message, self.line, self.column = message, line, column
+
+
+def _at(token: lark.Token) -> tuple[int, int]:
+    return token.line or 0, token.column or 0
+
+
+_HEAD = re.compile(r"([LPVUB])(?:\^([bt][xyz]))?_([a-z][a-z0-9]*)")
+_PLAIN = re.compile(r"([0-9]*)([a-z][a-z0-9]*)?")
 
 
 class _Builder:
@@ -175,16 +184,16 @@ class _Builder:
                 name, extent = domain.children
                 assert isinstance(name, lark.Token) and isinstance(extent, lark.Token)
                 if name in self.extents:
-                    raise _Located(f"index {name} has two extents", name)
+                    raise _Located(f"index {name} has two extents", *_at(name))
                 if name in RESERVED or re.fullmatch(r"e[0-9]+", name):
-                    raise _Located(f"{name} is a reserved word, not an index name", name)
+                    raise _Located(f"{name} is a reserved word, not an index name", *_at(name))
                 self.extents[str(name)] = _integer(extent)
                 tokens[str(name)] = name
         tensors = self.header(parts["header"])
         body = self.statements(parts["body"])
-        for name, token in tokens.items():
-            if name not in self.used:
-                raise _Located(f"index {name} is declared but no loop runs over it", token)
+        for unused, token in tokens.items():
+            if unused not in self.used:
+                raise _Located(f"index {unused} is declared but no loop runs over it", *_at(token))
         return Program(Block(body, tensors))
 
     def header(self, tree: lark.Tree[lark.Token]) -> tuple[Tensor, ...]:
@@ -206,14 +215,14 @@ class _Builder:
             shape = tuple(self.extent(t) for s in _trees(group) for t in s.children)
             for name in names:
                 if name in ("L", "P", "U", "V"):
-                    raise _Located(f"{name} is a loop kind, not a tensor name", name)
+                    raise _Located(f"{name} is a loop kind, not a tensor name", *_at(name))
                 yield Tensor(str(name), DType(base), shape, Scope(f".{scope}" if scope else ""), role)
 
     def extent(self, token: Any) -> int:
         if token.type == "INT":
             return _integer(token)
         if token not in self.extents:
-            raise _Located(f"unknown index {token}{_similar(token, self.extents)}", token)
+            raise _Located(f"unknown index {token}{_similar(token, self.extents)}", *_at(token))
         self.used.add(str(token))
         return self.extents[str(token)]
 
@@ -221,29 +230,31 @@ class _Builder:
         return tuple(self.statement(child) for child in _trees(tree))
 
     def statement(self, tree: lark.Tree[lark.Token]) -> Statement:
-        loops = [child for child in tree.children if isinstance(child, lark.Token)]
         (inner,) = _trees(tree)
-        if len(self.open) + len(loops) > MAX_NESTING:
-            raise _Located(f"loops are nested more than {MAX_NESTING} deep", loops[-1])
-        if inner.data == "block" and not loops:
+        run = next((child for child in tree.children if isinstance(child, lark.Token)), None)
+        if run is None and inner.data == "block":
             raise ParseError("a block needs a loop before it")
-        names = []
-        for token in loops:
-            name = token.rpartition("_")[2]
-            if name not in self.extents:
-                raise _Located(f"unknown index {name}{_similar(name, self.extents)}", token)
-            if name in self.open:
-                raise _Located(f"loop {name} stands inside another loop over {name}", token)
-            self.open.append(name)
-            self.used.add(name)
-            names.append(name)
-            self.positions.append((token.line or 0, token.column or 0))
+        heads = [] if run is None else [self.head(run, match) for match in _HEAD.finditer(run)]
         block = self.block(inner) if inner.data == "block" else Block((self.equation(inner),))
-        for token, name in zip(reversed(loops), reversed(names), strict=True):
-            axis = Axis(token[2:4]) if token[0] == "B" else None
-            block = Block((Loop(Kind(token[0]), name, self.extents[name], block, axis),))
+        for kind, axis, name in reversed(heads):
+            block = Block((Loop(kind, name, self.extents[name], block, axis),))
             self.open.pop()
         return block.body[0]
+
+    def head(self, run: lark.Token, match: re.Match[str]) -> tuple[Kind, Axis | None, str]:
+        """Open one loop of a run of loop heads."""
+        kind, axis, name = match.groups()
+        place = (run.line or 0, (run.column or 0) + match.start())
+        if name not in self.extents:
+            raise _Located(f"unknown index {name}{_similar(name, self.extents)}", *place)
+        if name in self.open:
+            raise _Located(f"loop {name} stands inside another loop over {name}", *place)
+        if len(self.open) >= MAX_NESTING:
+            raise _Located(f"loops are nested more than {MAX_NESTING} deep", *place)
+        self.open.append(name)
+        self.used.add(name)
+        self.positions.append(place)
+        return Kind(kind), Axis(axis) if axis else None, name
 
     def block(self, tree: lark.Tree[lark.Token]) -> Block:
         parts = {child.data: child for child in _trees(tree)}
@@ -310,9 +321,9 @@ class _Builder:
             case "scalar":
                 return Access(str(parts[0]))
             case "element":
-                name, _, subscript = parts[0].partition("_")
-                sub: Expr = Const(int(subscript)) if subscript.isdigit() else self.index(subscript, parts[0])
-                return Access(name, (sub,))
+                name, _, subscripts = parts[0].partition("_")
+                items = subscripts.strip("{}").split(",")
+                return Access(name, tuple(self.plain(item, parts[0]) for item in items))
             case "elements":
                 return Access(str(parts[0][:-2]), tuple(self._expression(part) for part in parts[1:]))
             case "cast":
@@ -320,16 +331,26 @@ class _Builder:
             case "call":
                 name = parts[0][:-1]
                 if name not in OPS or OPS[name].symbol:
-                    raise _Located(f"unknown function {name}{_similar(name, OPS)}", parts[0])
+                    raise _Located(f"unknown function {name}{_similar(name, OPS)}", *_at(parts[0]))
                 if OPS[name].arity != len(parts) - 1:
-                    raise _Located(f"{name} takes {OPS[name].arity} arguments, got {len(parts) - 1}", parts[0])
+                    raise _Located(f"{name} takes {OPS[name].arity} arguments, got {len(parts) - 1}", *_at(parts[0]))
                 return Call(name, tuple(self._expression(part) for part in parts[1:]))
         raise AssertionError(f"no such grammar rule: {tree.data}")
+
+    def plain(self, item: str, token: lark.Token) -> Expr:
+        """A subscript that is an integer, an index, or a multiple of one."""
+        match = _PLAIN.fullmatch(item)
+        assert match is not None
+        factor, name = match.groups()
+        if not name:
+            return Const(_integer(token, factor))
+        index = self.index(name, token)
+        return Call("mul", (Const(_integer(token, factor)), index)) if factor else index
 
     def index(self, name: str, token: lark.Token) -> Index:
         if name not in self.open:
             reason = "no loop here runs over it" if name in self.extents else "unknown index"
-            raise _Located(f"{name}: {reason}{_similar(name, self.open)}", token)
+            raise _Located(f"{name}: {reason}{_similar(name, self.open)}", *_at(token))
         return Index(name)
 
 
@@ -344,10 +365,11 @@ def _trees(tree: lark.Tree[lark.Token]) -> Iterator[lark.Tree[lark.Token]]:
     return (child for child in tree.children if isinstance(child, lark.Tree))
 
 
-def _integer(token: lark.Token) -> int:
-    if len(token) > 18:
-        raise _Located(f"integer {token!s:.24} has more than 18 digits", token)
-    return int(token)
+def _integer(token: lark.Token, digits: str | None = None) -> int:
+    digits = str(token) if digits is None else digits
+    if len(digits) > 18:
+        raise _Located(f"integer {digits:.24} has more than 18 digits", *_at(token))
+    return int(digits)
 
 
 def _similar(name: str, known: Any) -> str:

@@ -12,9 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from envs.leir_env import polyhedral
 from envs.leir_env.affine import (
     Affine,
+    Digit,
     Interval,
     affine,
+    digit,
+    digital,
     evaluate,
+    extent_of,
+    independent,
     index_names,
     interval,
     is_quasi_affine,
@@ -190,7 +195,7 @@ def _fills(write: Touch, read: Touch) -> bool:
         return False
     extents = dict(reader.loops)
     for (fixed, (low, high)), subscript in zip(spans, wanted.access.subscripts, strict=True):
-        form = affine(subscript)
+        form = digital(subscript)
         if form is not None:
             least, most = (form - fixed).interval(extents)
         else:
@@ -209,22 +214,22 @@ def _spans(access: Access, own: Mapping[str, int]) -> list[tuple[Affine, Interva
     None where the ranges of two dimensions are not independent, or have gaps.
     """
     spans: list[tuple[Affine, Interval]] = []
-    used: set[str] = set()
+    digits: dict[str, list[Digit]] = {}
     for subscript in access.subscripts:
-        form = affine(subscript)
+        form = digital(subscript)
         if form is None:
             return None
-        moving = form.part(own)
-        if not used.isdisjoint(moving.names):
-            return None
-        used |= moving.names
+        moving = Affine(tuple(term for term in form.terms if digit(term[0]).index in own))
         reach = 0
         for name, factor in sorted(moving.terms, key=lambda term: abs(term[1])):
             if abs(factor) > reach + 1:
                 return None
-            reach += abs(factor) * (own[name] - 1)
+            reach += abs(factor) * (extent_of(name, own) - 1)
+            digits.setdefault(digit(name).index, []).append(digit(name))
         spans.append((form - moving, moving.interval(own)))
-    return spans
+    if all(independent(numbers, own[index]) for index, numbers in digits.items()):
+        return spans
+    return None
 
 
 def _cover(write: Touch, read: Touch) -> tuple[Extents, tuple[Expr, ...]]:

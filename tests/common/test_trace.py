@@ -71,9 +71,7 @@ def test_verify_names_the_action_that_no_longer_applies() -> None:
     trace = traced(UP_A, UP_A, STOP)
     [finding] = verify(trace, ToyProblem(top=1))
     assert finding.difference is Difference.REPLAY_FAILED
-    assert str(finding) == (
-        "replay_failed: action 2 of 3, turn(a; up): extent: dial a runs from 0 to 1, not to 2"
-    )
+    assert str(finding) == ("replay_failed: action 2 of 3, turn(a; up): extent: dial a runs from 0 to 1, not to 2")
 
 
 def test_verify_names_the_key_that_differs() -> None:

@@ -53,9 +53,7 @@ class ToyProblem:
             case Action("turn", (name,), (way,)) if name in NAMES and way in STEPS:
                 dial = state[NAMES.index(name)] + STEPS[way]
                 return (
-                    None
-                    if 0 <= dial <= self.top
-                    else f"extent: dial {name} runs from 0 to {self.top}, not to {dial}"
+                    None if 0 <= dial <= self.top else f"extent: dial {name} runs from 0 to {self.top}, not to {dial}"
                 )
             case Action("swap", (left, right), ()) if left in NAMES and right in NAMES:
                 equal = state[NAMES.index(left)] == state[NAMES.index(right)]
@@ -92,9 +90,7 @@ class ToyProblem:
         ratio = math.exp(self.landscape(state))
         timing = Timing((1 / ratio,) * 3, (1.0,) * 3, "middle", ratio, 0.99 * ratio, 1.01 * ratio)
         root_ratio = math.exp(-self.landscape(self.root))
-        return Evaluation(
-            self.key(state), status, "", (Check("dials/a", 0.0, 0.0, True),), timing, root_ratio
-        )
+        return Evaluation(self.key(state), status, "", (Check("dials/a", 0.0, 0.0, True),), timing, root_ratio)
 
     def estimate(self, state: Dials) -> float:
         return self.landscape(state)

@@ -31,9 +31,7 @@ from envs.leir_env.ir import (
 from envs.leir_env.parser import parse
 from envs.leir_env.tree import Path
 
-SETTINGS = settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+SETTINGS = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 NAMES = ("i", "j", "k")
@@ -50,7 +48,12 @@ FORMS = (
     "0",
     "1",
     "k//2",
+    "k%2",
     "i%2",
+    "2i+k%2",
+    "k//2+2*(k%2)",
+    "k//2%2",
+    "j//3",
     "2-k",
     "max(i,j)",
     "min(i,1)",
@@ -177,13 +180,7 @@ def conflicts(first: Instance, second: Instance) -> set[tuple[str, str]]:
                 if one is two and one is not Assign.SET:
                     found.add((place[0], "reduction"))
                 else:
-                    kind = (
-                        "output"
-                        if one is not None and two is not None
-                        else "flow"
-                        if one is not None
-                        else "anti"
-                    )
+                    kind = "output" if one is not None and two is not None else "flow" if one is not None else "anti"
                     found.add((place[0], kind))
     return found
 
@@ -203,9 +200,7 @@ def execute(program: Program, place: Path | None = None, permute: Any = None) ->
             return value(expr.args[1 if evaluate(expr.args[0], point) else 2], point, private)
         return (value(expr.args[0], point, private) + 3 * value(expr.args[1], point, private)) % 1009
 
-    def visit(
-        body: tuple[Statement, ...], path: Path, point: dict[str, int], private: dict[str, Any]
-    ) -> None:
+    def visit(body: tuple[Statement, ...], path: Path, point: dict[str, int], private: dict[str, Any]) -> None:
         for position, statement in enumerate(body):
             here = (*path, position)
             if isinstance(statement, Loop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -12,9 +13,14 @@ from hypothesis import strategies as st
 
 from envs.leir_env import dependence, polyhedral
 from envs.leir_env.affine import (
+    Digit,
     affine,
+    composed,
+    digit,
+    digital,
     digits,
     evaluate,
+    independent,
     interval,
     is_affine_condition,
     is_quasi_affine,
@@ -39,6 +45,7 @@ from envs.leir_env.ir import (
     Block,
     Call,
     Const,
+    Expr,
     Index,
     Loop,
     Program,
@@ -405,6 +412,39 @@ def test_intervals_enclose_every_value_and_are_exact_for_affine_forms(text: str,
     assert bounds is not None and bounds[0] <= min(values) and max(values) <= bounds[1]
     if affine(expr) is not None:
         assert bounds == (min(values), max(values))
+
+
+def _digit_value(number: Digit, value: int) -> int:
+    quotient = value // number.divisor
+    return quotient % number.modulus if number.modulus else quotient
+
+
+@SETTINGS
+@given(
+    st.lists(st.builds(Digit, st.just("f"), st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=3),
+    st.integers(1, 40),
+)
+def test_digits_compose_an_index_and_are_independent_only_if_enumeration_agrees(
+    numbers: list[Digit], extent: int
+) -> None:
+    seen = [tuple(_digit_value(number, value) for number in numbers) for value in range(extent)]
+    if composed(numbers, extent):
+        assert len(set(seen)) == extent
+    if independent(numbers, extent):
+        assert len(set(seen)) == math.prod(number.extent({"f": extent}) for number in numbers)
+
+
+@SETTINGS
+@given(st.lists(st.tuples(st.sampled_from(["floordiv", "mod"]), st.sampled_from([1, 2, 3, 4, 6])), max_size=3))
+def test_a_digital_form_has_the_value_of_its_expression(chain: list[tuple[str, int]]) -> None:
+    expr: Expr = Index("f")
+    for op, divisor in chain:
+        expr = Call(op, (expr, Const(divisor)))
+    form = digital(expr)
+    for value in range(50) if form is not None else ():
+        assert evaluate(expr, {"f": value}) == sum(
+            factor * _digit_value(digit(name), value) for name, factor in form.terms
+        )
 
 
 def test_every_random_form_and_guard_is_within_the_solvers_reach() -> None:

@@ -1,0 +1,545 @@
+"""Each rule of `verify`: what it refuses, in which words, and what it lets pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.leir_env.generate import random_program
+from envs.leir_env.ir import (
+    Access,
+    Assign,
+    Axis,
+    Block,
+    Call,
+    Const,
+    DType,
+    Equation,
+    Expr,
+    Index,
+    Kind,
+    Loop,
+    Program,
+    Role,
+    Scope,
+    Tensor,
+)
+from envs.leir_env.legality import starts
+from envs.leir_env.parser import ParseError, parse
+from envs.leir_env.proofs import undefined
+from envs.leir_env.types import Weak, infer
+from envs.leir_env.verify import RULES, VerifyError, check, load, verify
+from tests.leir_env.nests_soak_tmp import SETTINGS, instances, programs
+
+GOOD = """\
+i:16 j:64
+A:f32[i,j] -> C:f32[i,j]; D,E:f32[i]
+P_i [
+  L_j D_i max= A_{i,j}
+  L_j E_i += exp(A_{i,j}-D_i)
+  V_j C_{i,j} = exp(A_{i,j}-D_i)/E_i
+]
+"""
+
+
+def found(text: str, target: str = "llvm") -> list[tuple[str, str]]:
+    return [(problem.code, problem.sentence) for problem in verify(parse(text), target)]
+
+
+def test_a_softmax_with_parallel_rows_and_vector_columns_is_well_formed() -> None:
+    assert verify(parse(GOOD)) == ()
+    assert check(parse(GOOD)) == parse(GOOD) == load(GOOD)
+
+
+# Rule, what it refuses, the sentence, and the smallest change that mends it (old, new).
+CASES: list[tuple[str, str, str, tuple[str, str]]] = [
+    (
+        "scope",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i+D_i\n",
+        "C_i = A_i+D_i: D is not declared",
+        ("D_i", "A_i"),
+    ),
+    (
+        "scope",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  D = A_i\n  C_i = D\n]\nC_0 = D\n",
+        "C_0 = D: D is declared in another block",
+        ("C_0 = D", "C_0 = A_0"),
+    ),
+    (
+        "scope",
+        "i:4\nA:f32[i,4] -> C:f32[i]\nL_i C_i = A_i\n",
+        "A_i has 1 subscripts, but A has 2 dimensions",
+        ("A_i", "A_{i,0}"),
+    ),
+    (
+        "role",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i [\n  A_i = 1.0\n  C_i = A_i\n]\n",
+        "A_i = 1.0 writes the input A",
+        ("A_i = 1.0", "C_i = 1.0"),
+    ),
+    (
+        "role",
+        "i:4\nA:f32[i] | B:f32[i] -> C:f32[i]\nL_i [\n  B_i += 1.0\n  C_i = A_i+B_i\n]\n",
+        "B_i += 1.0 writes the parameter B",
+        ("B_i += 1.0", "C_i = 1.0"),
+    ),
+    (
+        "type",
+        "i:4\nA:f16[i] -> C:f32[i]\nL_i C_i = A_i\n",
+        "C is f32, but the right side is f16; cast it",
+        ("= A_i", "= f32(A_i)"),
+    ),
+    (
+        "type",
+        "i:4\nA:f16[i] B:f32[i] -> C:f32[i]\nL_i C_i = A_i*B_i\n",
+        "A_i B_i: f16 meets f32; cast one of them",
+        ("A_i*", "f32(A_i)*"),
+    ),
+    (
+        "type",
+        "i:4\nI:i32[i] -> C:i32[i]\nL_i C_i = I_i*0.5\n",
+        "I_i*0.5: i32 meets a fraction; cast one of them",
+        ("0.5", "2"),
+    ),
+    (
+        "type",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_{A_i}\n",
+        "A_{A_i}: subscript 1 is f32, but a subscript is an integer",
+        ("{A_i}", "{i}"),
+    ),
+    (
+        "type",
+        "i:4\nI:i32[i] -> C:i32[i]\nL_i C_i = exp(I_i)\n",
+        "exp(I_i): exp takes floats, not i32",
+        ("exp", "abs"),
+    ),
+    (
+        "type",
+        "i:4\nI:i32[i] -> C:i32[i]\nL_i C_i = I_i/2\n",
+        "I_i/2: / takes floats, not i32",
+        ("/2", "//2"),
+    ),
+    (
+        "type",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i%2\n",
+        "A_i%2: % takes integers, not f32",
+        ("A_i%2", "i%2"),
+    ),
+    (
+        "type",
+        "i:4\nA:f32[i] -> C:bool[i]\nL_i C_i = A_i and i<2\n",
+        "A_i and i<2: and takes conditions, not f32",
+        ("A_i and", "A_i>0 and"),
+    ),
+    (
+        "type",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i += A_i if i\n",
+        "i: a guard is a condition, not a whole number",
+        ("if i", "if i<2"),
+    ),
+    (
+        "type",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i,A_i,0)\n",
+        "select(i,A_i,0): select chooses by a condition, not by a whole number",
+        ("select(i,", "select(i<2,"),
+    ),
+    (
+        "type",
+        "i:4\nA:bool[i] -> C:bool\nL_i C += A_i\n",
+        "+= accumulates numbers, but C is bool",
+        ("C += A_i", "C = A_i if i==0"),
+    ),
+    (
+        "kind",
+        "i:6\nA:f32[i] -> C:f32[i]\nV_i C_i = A_i\n",
+        "V_i has extent 6; a vector loop has one of 2, 4, 8, 16, 32, 64",
+        ("i:6", "i:8"),
+    ),
+    (
+        "kind",
+        "i:8 j:8\nA:f32[i,j] -> C:f32[i,j]\nV_i P_j C_{i,j} = A_{i,j}\n",
+        "P_j stands inside V_i",
+        ("P_j", "L_j"),
+    ),
+    (
+        "kind",
+        "i:8 j:8\nA:f32[i,j] -> C:f32[i,j]\nP_i P_j C_{i,j} = A_{i,j}\n",
+        "P_j stands inside P_i; parallel loops don't nest",
+        ("P_j", "V_j"),
+    ),
+    (
+        "kind",
+        "i:8\nA:f32[i] -> C:f32[i]\nV_i [\n  D:f32\n  D = A_i\n  C_i = D\n]\n",
+        "D is declared inside a vector loop, which would not make it private",
+        ("V_i", "L_i"),
+    ),
+    (
+        "kind",
+        "i:1000000\nA:f32[i] -> C:f32[i]\nU_i C_i = A_i\n",
+        "unrolling makes 1,000,000 copies of equations; the limit of a nest is 1,024",
+        ("U_i", "L_i"),
+    ),
+    (
+        "axis",
+        "i:8\nA:f32[i] -> C:f32[i]\nB^tx_i C_i = A_i\n",
+        "B^tx_i is bound to a GPU axis, which the target llvm lacks",
+        ("B^tx_i", "P_i"),
+    ),
+    (
+        "bounds",
+        "i:16 j:64\nA:f32[i,j] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j+1}\n",
+        "A_{i,j+1}: subscript 2 reaches 64, but A has extent 64 there (j<64)",
+        ("j+1", "63-j"),
+    ),
+    (
+        "bounds",
+        "i:16\nA:f32[i] -> C:f32[i]\nL_i C_i = A_{i-1}\n",
+        "A_{i-1}: subscript 1 reaches -1, but A has extent 16 there (i<16)",
+        ("A_{i-1}", "select(i>0,A_{i-1},0.0)"),
+    ),
+    (
+        "bounds",
+        "i:16\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i<15,A_{i+2},0.0)\n",
+        "A_{i+2}: subscript 1 reaches 16, but A has extent 16 there (i=14)",
+        ("i<15", "i<14"),
+    ),
+    (
+        "bounds",
+        "io:4 ii:32\nA:f32[100] -> C:f32[100]\nL_io L_ii C_{32io+ii} = A_{32io+ii}\n",
+        "C_{32io+ii}: subscript 1 reaches 127, but C has extent 100 there (ii<32, io<4)",
+        ("A_{32io+ii}\n", "A_{32io+ii} if 32io+ii<100\n"),
+    ),
+    (
+        "bounds",
+        "i:16 j:16\nA:f32[200] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i*j}\n",
+        "A_{i*j}: subscript 1 may reach 225, but A has extent 200 there",
+        ("200", "226"),
+    ),
+    (
+        "defined",
+        "i:16\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i C_i = D_i\n",
+        "C_i = D_i: D is read, but nothing writes it",
+        ("= D_i", "= A_i"),
+    ),
+    (
+        "defined",
+        "i:16\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i C_i = D_i\nL_i D_i = A_i\n",
+        "C_i = D_i: D is read before anything writes it",
+        ("L_i C_i = D_i\nL_i D_i = A_i", "L_i D_i = A_i\nL_i C_i = D_i"),
+    ),
+    (
+        "defined",
+        "i:64 j:63\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_j D_j = A_j\nL_i C_i = D_i\n",
+        "C_i = D_i: D_{63} is read at i=63 before it is written",
+        ("L_j D_j = A_j\n", "L_j D_j = A_j\nD_63 = 0.0\n"),
+    ),
+    (
+        "defined",
+        "i:16\nA:f32[i] -> C:f32[i]; D:f32[17]\nL_i [\n  C_i = D_i\n  D_{i+1} = A_i\n]\n",
+        "C_i = D_i: D_{0} is read at i=0 before it is written",
+        ("L_i [", "D_0 = 0.0\nL_i ["),
+    ),
+    (
+        "defined",
+        "i:16\nA:f32[i] -> C:f32[17]\nL_i C_i = A_i\n",
+        "output C: element C_{16} is never written",
+        ("C_i = A_i\n", "C_i = A_i\nC_16 = 0.0\n"),
+    ),
+    (
+        "defined",
+        "i:16\nA:f32[i] -> B,C:f32[i]\nL_i C_i = A_i\n",
+        "output B is never written",
+        ("C_i = A_i\n", "C_i = A_i\nL_i B_i += A_i\n"),
+    ),
+    (
+        "promise",
+        "i:16 k:16\nA:f32[i,k] -> C:f32[i]\nL_i P_k C_i += A_{i,k}\n",
+        "P_k is not safe: k carries the reduction of C (C_i += A_{i,k})",
+        ("L_i P_k", "P_i L_k"),
+    ),
+    (
+        "promise",
+        "i:16\n-> C:f32[17]\nC_0 = 1.0\nV_i C_{i+1} = C_i\n",
+        "V_i is not safe: i carries a dependence of C: C_{i+1} = C_i reads C that C_{i+1} = C_i wrote "
+        "in an earlier iteration",
+        ("V_i", "L_i"),
+    ),
+    (
+        "size",
+        "i:2000000000\n-> C:f32[i]\nL_i C_i = 1.0\n",
+        "all tensors take 8,000,000,000 bytes; the limit is 2,147,483,648",
+        ("2000000000", "2000"),
+    ),
+    (
+        "size",
+        "i:16384 j:16384\n-> C:f32; D:f32[i,j]\nL_i L_j D_{i,j} = 1.0\nC = D_{0,0}\n",
+        "D:f32[16384,16384] takes 1,073,741,824 bytes; the limit of a temporary is 268,435,456",
+        ("16384", "64"),
+    ),
+    (
+        "size",
+        "i:2000000000 j:2000\n-> C:f32\nL_i L_j C += 1.0\n",
+        "one run takes 4e+12 operations; the limit is 2e+12",
+        ("2000000000", "2000"),
+    ),
+    (
+        "size",
+        "i:3000000000\n-> C:f32\nL_i C max= 1.0\n",
+        "index i has extent 3,000,000,000; an extent is 1 to 2,147,483,647",
+        ("3000000000", "3000"),
+    ),
+    ("size", "-> C:f32[0]; D:f32\nD = 1.0\n", "C:f32[0]: every extent is at least 1", ("C:f32[0]", "C:f32")),
+]
+MENDED = {"-> C:f32; D:f32\nD = 1.0\n": "-> C:f32; D:f32\nC = 1.0\n"}
+
+
+@pytest.mark.parametrize(("code", "text", "sentence", "mend"), CASES, ids=[case[2][:40] for case in CASES])
+def test_a_rule_refuses_in_its_own_words_and_passes_the_mended_program(
+    code: str, text: str, sentence: str, mend: tuple[str, str]
+) -> None:
+    assert (code, sentence) in found(text)
+    mended = text.replace(*mend)
+    assert found(MENDED.get(mended, mended)) == []
+
+
+READ = Access("A", (Index("i"),))
+
+
+def scale(value: Expr = READ, **changes: object) -> Program:
+    """C_i = A_i, with parts of the records replaced."""
+    equation = Equation(Access("C", (Index("i"),)), Assign.SET, value)
+    loop = replace(Loop(Kind.SERIAL, "i", 8, Block((equation,))), **changes)
+    tensors = (Tensor("A", DType.F32, (8,), role=Role.INPUT), Tensor("C", DType.F32, (8,), role=Role.OUTPUT))
+    return Program(Block((loop,), tensors))
+
+
+def with_tensor(tensor: Tensor) -> Program:
+    program = scale()
+    return Program(replace(program.block, tensors=(*program.tensors, tensor)))
+
+
+def nested(inner: Loop) -> Program:
+    return scale(block=Block((inner,)))
+
+
+EQUATION = Equation(Access("C", (Index("i"),)), Assign.SET, Const(1.0))
+
+BUILT: list[tuple[str, Program, str]] = [
+    ("index", scale(index="exp"), "exp is not an index name (a lower-case word, not reserved)"),
+    ("index", scale(index="e5"), "e5 is not an index name (a lower-case word, not reserved)"),
+    ("index", scale(block=Block(())), "loop i has no statement"),
+    (
+        "index",
+        nested(Loop(Kind.SERIAL, "i", 8, Block((EQUATION,)))),
+        "loop i stands inside another loop over i",
+    ),
+    (
+        "index",
+        Program(Block((*scale().body, *scale(extent=4).body), scale().tensors)),
+        "index i has two extents, 8 and 4",
+    ),
+    (
+        "tensor",
+        with_tensor(Tensor("L", DType.F32)),
+        "L is not a tensor name (a capitalised word, none of L P U V)",
+    ),
+    ("tensor", with_tensor(Tensor("C", DType.F32)), "C is declared twice"),
+    (
+        "tensor",
+        scale(block=Block((EQUATION,), (Tensor("D", DType.F32, role=Role.INPUT),))),
+        "D is an input; inside a loop only temporaries are declared",
+    ),
+    ("tensor", Program(Block(())), "the program has no output"),
+    (
+        "tensor",
+        Program(Block((), (Tensor("A", DType.F32, (4,), Scope.SHARED, Role.OUTPUT),))),
+        "A:f32.s[4]: an output is global",
+    ),
+    ("scope", scale(value=Access("A", (Index("z"),))), "C_i = A_z: no loop here runs over z"),
+    ("size", scale(extent=0), "index i has extent 0; an extent is 1 to 2,147,483,647"),
+    ("size", scale(extent=-3), "index i has extent -3; an extent is 1 to 2,147,483,647"),
+]
+
+
+@pytest.mark.parametrize(("code", "program", "sentence"), BUILT, ids=[case[2][:40] for case in BUILT])
+def test_a_program_built_from_records_is_held_to_the_same_rules(
+    code: str, program: Program, sentence: str
+) -> None:
+    assert verify(scale()) == ()
+    assert (code, sentence) in [(problem.code, problem.sentence) for problem in verify(program)]
+
+
+KERNEL = """\
+io:16 ii:32 k:8
+A:f32[512,k] -> C:f32[512]
+B^bx_io [
+  S:f32.s[ii,k]
+  B^tx_ii L_k S_{ii,k} = A_{32io+ii,k}
+  B^tx_ii [
+    R:f32.l
+    L_k R += S_{ii,k}
+    C_{32io+ii} = R
+  ]
+]
+"""
+
+GPU: list[tuple[str, tuple[str, str], str]] = [
+    ("axis", ("B^tx_ii L_k S", "L_k B^bx_ii S"), "B^bx_ii stands inside another loop bound to bx"),
+    (
+        "axis",
+        ("B^tx_ii [", "B^by_ii ["),
+        "B^by_ii: the block loops of a kernel are its outermost loops, one directly inside the other",
+    ),
+    ("axis", ("B^bx_io", "P_io"), "B^tx_ii stands inside a parallel loop, which runs on the CPU"),
+    ("axis", ("L_k S", "P_k S"), "P_k stands inside a bound loop"),
+    ("axis", ("ii:32", "ii:2048"), "B^tx_ii has extent 2,048; the limit of tx is 1,024"),
+    ("axis", ("L_k S", "B^ty_k S"), "a block has 2,048 threads (tx 256 x ty 8); the limit is 1,024"),
+    (
+        "storage",
+        ("R:f32.l", "R:f32.s"),
+        "R:f32.s: a shared tensor is declared inside the block loops and outside the thread loops",
+    ),
+    (
+        "storage",
+        ("S:f32.s", "S:f32.l"),
+        "S:f32.l[32,8] stands outside the thread loops that use it; make it shared",
+    ),
+    ("storage", ("k:8", "k:512"), "a block has 65,536 bytes of shared tensors; the limit is 49,152"),
+    (
+        "storage",
+        ("-> C:f32[512]", "-> C:f32[512]; T:f32.l[512]"),
+        "T:f32.l[512]: a local tensor of a GPU program is declared inside a thread loop",
+    ),
+    (
+        "promise",
+        ("L_k R", "B^ty_k R"),
+        "B^ty_k is not safe: k carries the reduction of R (R += S_{ii,k})",
+    ),
+]
+
+
+def test_a_kernel_with_a_shared_tile_is_well_formed_for_cuda_and_refused_for_llvm() -> None:
+    assert found(KERNEL, "cuda") == []
+    assert [code for code, _ in found(KERNEL)] == ["axis"]
+
+
+@pytest.mark.parametrize(("code", "change", "sentence"), GPU, ids=[case[2][:40] for case in GPU])
+def test_a_kernel_keeps_the_rules_of_a_gpu(code: str, change: tuple[str, str], sentence: str) -> None:
+    text = KERNEL.replace(*change)
+    if "ty 8" in sentence:
+        text = text.replace("ii:32", "ii:256").replace("32io", "256io").replace("[512", "[4096")
+    assert (code, sentence) in found(text, "cuda")
+
+
+def test_every_rule_has_a_demand_and_a_program_that_breaks_it() -> None:
+    broken = {case[0] for case in CASES} | {case[0] for case in BUILT} | {case[0] for case in GPU}
+    assert broken == set(RULES)
+    assert all(rule.demand for rule in RULES.values())
+
+
+def test_only_the_first_stage_with_problems_reports() -> None:
+    text = "i:6\nA:f32[i] -> C:f32[i]\nV_i C_i = D_{i+1}\n"
+    assert {code for code, _ in found(text)} == {"scope", "kind"}
+
+
+def test_check_raises_with_every_problem() -> None:
+    with pytest.raises(VerifyError, match="scope: C_i = D_i: D is not declared") as caught:
+        check(parse("i:6\n-> C:f32[i]\nL_i C_i = D_i\n"))
+    assert [problem.code for problem in caught.value.problems] == ["scope"]
+
+
+def test_load_points_at_the_word_in_its_line() -> None:
+    with pytest.raises(ParseError) as caught:
+        load("i:16 j:64\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  L_j C_{i,j} = exp(A_{i,j+1})\n]\n")
+    error = caught.value
+    assert (error.line, error.column) == (4, 21)
+    assert str(error) == (
+        "line 4, column 21: A_{i,j+1}: subscript 2 reaches 64, but A has extent 64 there (j<64)\n"
+        "    L_j C_{i,j} = exp(A_{i,j+1})\n"
+        "                      ^"
+    )
+
+
+def test_load_points_at_a_loop_and_at_a_declaration() -> None:
+    with pytest.raises(ParseError) as caught:
+        load("i:6 j:6\nA:f32[i,j] -> C:f32[i,j]\nL_j V_i C_{i,j} = A_{i,j}\n")
+    assert (caught.value.line, caught.value.column) == (3, 7)
+    with pytest.raises(ParseError) as caught:
+        load("i:6\nA:f32[i] -> C:f32[i] D:f32[7]\nL_i C_i = A_i\nL_i D_i = A_i\n")
+    assert (caught.value.line, caught.value.column) == (2, 22)
+    assert "element D_{6} is never written" in str(caught.value)
+
+
+def test_load_says_how_many_more_problems_there_are() -> None:
+    with pytest.raises(ParseError, match=r"D is not declared \(and 1 more\)"):
+        load("i:6\n-> C:f32[i]\nL_i C_i = D_i+E_i\n")
+
+
+def test_subscripts_that_depend_on_data_are_let_pass() -> None:
+    assert found("i:4\nI:i32[i] A:f32[9] -> C:f32[i]\nL_i C_i = A_{I_i}\n") == []
+    assert found("i:4\nI:i32[i] A:f32[9] -> C:f32[i]; D:f32[9]\nL_i D_{I_i} = A_i\nL_i C_i = D_i\n") == []
+
+
+def test_a_concatenation_covers_its_output_in_pieces() -> None:
+    text = "i:8 j:4\nA:f32[i] B:f32[j] -> C:f32[12]\nL_i C_i = A_i\nL_j C_{j+8} = B_j\n"
+    assert found(text) == []
+    assert found(text.replace("j+8", "j+7")) == [("defined", "output C: element C_{11} is never written")]
+
+
+def test_a_running_value_is_defined_by_the_iteration_before() -> None:
+    text = "i:8\nA:f32[i] -> C:f32[i]; D:f32\nD = 0.0\nL_i [\n  C_i = D\n  D = D+A_i\n]\n"
+    assert found(text) == []
+    inner = "i:8\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  C_i = D\n  D = A_i\n]\n"
+    assert found(inner) == [("defined", "C_i = D: D is read before anything writes it")]
+
+
+def test_weak_numbers_adapt_and_strong_ones_do_not() -> None:
+    dtypes = {"A": DType.F16, "I": DType.I32}
+
+    def of(value: Expr) -> object:
+        return infer(value, dtypes)
+
+    half, whole, index = Access("A"), Const(2), Index("i")
+    assert of(Call("mul", (half, whole))) is DType.F16 and of(Call("add", (index, half))) is DType.F16
+    assert of(Call("add", (index, whole))) is Weak.WHOLE and of(Call("div", (index, whole))) is Weak.FRACTION
+    assert of(Call("add", (Access("I"), index))) is DType.I32 and of(Call("add", (Access("I"), half))) is None
+    assert of(Call("max", (half, Const(float("-inf"))))) is DType.F16
+    assert of(Call("lt", (half, whole))) is DType.BOOL and of(Const(True)) is DType.BOOL
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_generated_programs_are_well_formed(seed: int) -> None:
+    assert verify(random_program(np.random.default_rng(seed))) == ()
+
+
+@SETTINGS
+@given(programs())
+def test_a_read_is_called_undefined_exactly_where_brute_force_meets_one(program: Program) -> None:
+    started = frozenset(starts(program))
+    refused = {path for _, path, _ in undefined(program, started) if path}
+    written: set[object] = set()
+    shown = set()
+    for instance in instances(program):
+        for place, assign in instance.touched:
+            read = assign is not Assign.SET
+            if read and place not in written and place[0] not in started:
+                shown.add(instance.path)
+        written.add(instance.touched[0][0])
+    assert refused == shown
+
+
+def test_a_hostile_program_of_1e54_iterations_is_refused_by_arithmetic() -> None:
+    loops = [f"{a}{b}" for a in "ijk" for b in "xyz"]
+    head = " ".join(f"{name}:1000000" for name in loops)
+    text = f"{head}\n-> C:f32\n{' '.join(f'U_{name}' for name in loops)} C += 1.0\n"
+    assert found(text)[0][0] == "size"
+
+
+def test_a_bound_loop_is_well_formed_for_cuda() -> None:
+    program = scale(kind=Kind.BOUND, axis=Axis.TX)
+    assert verify(program, "cuda") == ()
