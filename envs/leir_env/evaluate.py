@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import math
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -51,6 +52,9 @@ CONFIRMED = 0.5
 SHORTEST = 20e-6
 """Seconds of the baseline below which a task measures mostly the cost of a call, some microseconds."""
 
+PATIENCE = 60.0
+"""Runs of the baseline by which a candidate's seconds are extended."""
+
 ROOT_PATIENCE = 6.0
 """The root is often slow, and is measured once: it gets so many times a candidate's seconds."""
 
@@ -73,8 +77,8 @@ class RootFacts:
     """Time of the root over that of the baseline; None if the root can't be timed."""
     digests: Mapping[str, str]
     """Of the compiled root's outputs, by name of check."""
-    seconds: float | None
-    """Time of one run of the baseline."""
+    seconds: float
+    """Time of one run of the baseline, roughly."""
 
 
 class Evaluator:
@@ -179,8 +183,8 @@ class Evaluator:
     def admit(self) -> tuple[str, ...]:
         """Say why the root is unfit to be a task, or return nothing: the oracle's, or that it is tiny."""
         reasons = admit(self.root, self.oracle)
-        seconds = None if reasons else self.facts().seconds
-        if seconds is not None and seconds < SHORTEST:
+        seconds = math.inf if reasons else self.facts().seconds
+        if seconds < SHORTEST:
             return (f"a run takes {seconds * 1e6:.1f} us; below {SHORTEST * 1e6:.0f} us that is mostly the call",)
         return reasons
 
@@ -209,10 +213,9 @@ class Evaluator:
                 sound.append((k, program))
         if not sound:
             return
-        facts = self.facts()
         passed: list[tuple[Key, Program, Verdict, Worker]] = []
         candidates = [program for _, program in sound]
-        checked = self.harness.check(candidates, exactness, self.oracle, self.limits)
+        checked = self.harness.check(candidates, exactness, self.oracle, self._allowance())
         with contextlib.closing(checked):
             for position, verdict, worker in checked:
                 k, program = sound[position]
@@ -221,7 +224,7 @@ class Evaluator:
                 else:
                     yield k, self._record(k, verdict)
         for k, program, verdict, worker in passed:
-            yield k, self._timed(k, program, exactness, verdict, worker, facts)
+            yield k, self._timed(k, program, exactness, verdict, worker)
 
     def _screen(self, program: Program) -> str:
         """Say why a program is not even built, or nothing."""
@@ -238,10 +241,9 @@ class Evaluator:
         exactness: Exactness,
         verdict: Verdict,
         worker: Worker,
-        facts: RootFacts,
     ) -> Evaluation:
         """Time a candidate that passed, and audit it if the result is too good."""
-        timed = self.harness.time(program, exactness, self.oracle, self.limits, worker)
+        timed = self.harness.time(program, exactness, self.oracle, self._allowance(), worker)
         if timed.timing is None:
             return self._record(k, timed)
         result, audited = timed.timing, False
@@ -252,8 +254,8 @@ class Evaluator:
                 detail = f"{suspicion}; the audit does not confirm it: {confirmed}"
                 return self._record(k, Verdict(Status.SUSPECT, detail, verdict.checks))
             result, audited = confirmed, True
-        rules = self.harness.rules
-        hopeless = timing.is_hopeless(result.candidate, result.baseline, rules)
+        facts = self.facts()
+        hopeless = timing.is_hopeless(result.candidate, result.baseline, self.harness.rules)
         return Evaluation(
             k.program,
             Status.SLOWER if hopeless else Status.OK,
@@ -292,14 +294,19 @@ class Evaluator:
     def _audit(self, program: Program, exactness: Exactness, result: Timing) -> Timing | str:
         """Check and time again in a fresh process on secret inputs: the new timing, or what is wrong."""
         self.harness.pool.workers[0].renew()
-        ((_, verdict, worker),) = self.harness.check([program], exactness, self._auditor, self.limits)
+        limits = self._allowance()
+        ((_, verdict, worker),) = self.harness.check([program], exactness, self._auditor, limits)
         if verdict.status is Status.OK:
-            verdict = self.harness.time(program, exactness, self._auditor, self.limits, worker)
+            verdict = self.harness.time(program, exactness, self._auditor, limits, worker)
         if verdict.timing is None:
             return verdict.detail
         if verdict.timing.ratio < CONFIRMED * result.ratio:
             return f"it is {verdict.timing.ratio:.2f} times as fast this time"
         return (self.audit(program, exactness) if self.audit else "") or verdict.timing
+
+    def _allowance(self) -> Limits:
+        """What a candidate may use: more time where the baseline takes long."""
+        return replace(self.limits, seconds=self.limits.seconds + PATIENCE * self.facts().seconds)
 
     def _measure_root(self) -> RootFacts:
         harness, exactness = self.harness, Exactness.REASSOCIATES
@@ -307,15 +314,16 @@ class Evaluator:
         pair = [harness.baseline, self.root]
         found = {n: (v, w) for n, v, w in harness.check(pair, exactness, self.oracle, limits)}
         (baseline, _), (root, worker) = found[0], found[1]
+        seconds = baseline.seconds.get("run", math.inf)
         if baseline.status is not Status.OK:
             raise EvaluatorError(f"the {harness.baseline_name} is {baseline.status}: {baseline.detail}")
         if root.status is not Status.OK:
-            return RootFacts(None, {}, None)
+            return RootFacts(None, {}, seconds)
         timed = harness.time(self.root, exactness, self.oracle, limits, worker).timing
         if timed is None:
-            return RootFacts(None, root.digests, None)
+            return RootFacts(None, root.digests, seconds)
         ratio = 1.0 if self._key.task == self._key.baseline else 1 / timed.ratio
-        return RootFacts(ratio, root.digests, float(np.median(timed.baseline)))
+        return RootFacts(ratio, root.digests, seconds)
 
 
 @functools.cache

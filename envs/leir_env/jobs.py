@@ -22,7 +22,7 @@ class Job:
     sets: tuple[str, ...]
     """Input sets to run on, most telling first."""
     hopeless: float
-    """A candidate this many times slower than the baseline is run on the first two sets only."""
+    """A candidate this many times slower than the baseline is run on the first sets only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CheckReport:
     damage: str = ""
     """What the candidate did that none may, in words: the worker is not to be trusted again."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By phase: build, check."""
+    """By phase: build, check; and the shortest run."""
 
 
 @dataclass(frozen=True, slots=True)

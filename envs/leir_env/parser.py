@@ -17,6 +17,7 @@ from typing import Any
 import lark
 
 from envs.leir_env.ir import (
+    MAX_EXPRESSION_DEPTH,
     Access,
     Assign,
     Axis,
@@ -175,6 +176,7 @@ class _Builder:
         self.open: list[str] = []
         self.used: set[str] = set()
         self.positions: list[tuple[int, int]] = []
+        self.depth = 0
 
     def program(self, tree: lark.Tree[lark.Token]) -> Program:
         parts = {child.data: child for child in _trees(tree)}
@@ -275,9 +277,17 @@ class _Builder:
         try:
             return self._expression(tree)
         except ExpressionTooDeep as error:
-            raise ParseError(str(error)) from None
+            raise _Located(str(error), *self.positions[-1]) from None
 
     def _expression(self, tree: Any) -> Expr:
+        self.depth += 1
+        if self.depth > MAX_EXPRESSION_DEPTH:
+            raise ExpressionTooDeep(f"an expression is nested more than {MAX_EXPRESSION_DEPTH} deep")
+        found = self._node(tree)
+        self.depth -= 1
+        return found
+
+    def _node(self, tree: Any) -> Expr:
         parts = tree.children
         match tree.data:
             case "infix":

@@ -210,14 +210,17 @@ def _typed(tensor: Tensor, dimensions: tuple[str, ...]) -> str:
     return f":{tensor.dtype}{tensor.scope}{shape}"
 
 
-def _expression(expr: Expr, outer: int) -> str:
-    """Print, in parentheses when `outer` binds tighter than the expression's own operator."""
+def _expression(expr: Expr, outer: int, right: bool = False) -> str:
+    """Print, in parentheses when `outer` binds tighter than the expression's own operator.
+
+    `right`: as a right operand, where a leading minus is set in parentheses too.
+    """
     match expr:
         case Index(name):
             return name
         case Const(value):
             text = _constant(value)
-            return f"({text})" if text[0] == "-" and outer >= _PRODUCT - 1 else text
+            return f"({text})" if text[0] == "-" and right else text
         case Access(name, subscripts):
             return name + _subscripts(subscripts)
         case Cast(dtype, value):
@@ -228,12 +231,12 @@ def _expression(expr: Expr, outer: int) -> str:
     if op.arity == 1:
         argument = _expression(expr.args[0], op.precedence)
         text = f"not {argument}" if op.name == "not" else f"-{argument}"
-        return f"({text})" if outer > op.precedence or outer >= _PRODUCT - 1 and op.name == "neg" else text
-    left, right = expr.args
+        return f"({text})" if outer > op.precedence or (right and op.name == "neg") else text
+    left_operand, right_operand = expr.args
     # All infix operators associate to the left; a comparison does not chain.
-    left_text = _expression(left, op.precedence + (op.typing == "compare"))
-    right_text = _expression(right, op.precedence + 1)
-    text = left_text + _infix(op.symbol, left, right_text) + right_text
+    left_text = _expression(left_operand, op.precedence + (op.typing == "compare"))
+    right_text = _expression(right_operand, op.precedence + 1, right=True)
+    text = left_text + _infix(op.symbol, left_operand, right_text) + right_text
     return f"({text})" if outer > op.precedence else text
 
 

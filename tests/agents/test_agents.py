@@ -39,9 +39,7 @@ every_agent = pytest.mark.parametrize("agent", AGENT_UNDER_TEST.values(), ids=AG
 
 def solve(agent, problem=None, budget=None, seed=0) -> tuple[SearchResult, list[Event]]:
     events: list[Event] = []
-    result = agent.solve(
-        problem or ToyProblem(), budget or Budget(20), np.random.default_rng(seed), events.append
-    )
+    result = agent.solve(problem or ToyProblem(), budget or Budget(20), np.random.default_rng(seed), events.append)
     return result, events
 
 
@@ -280,9 +278,7 @@ def test_the_cost_model_prefers_the_better_child_and_the_heuristic_the_likelier(
 
 def test_the_cost_model_applies_only_its_shortlist():
     problem = Strict()
-    scores = CostModel(shortlist=2).rank(
-        problem, (1, 2, 3), problem.legal((1, 2, 3))[1:], np.random.default_rng(0)
-    )
+    scores = CostModel(shortlist=2).rank(problem, (1, 2, 3), problem.legal((1, 2, 3))[1:], np.random.default_rng(0))
     assert len(problem.applied) == sum(map(math.isfinite, scores)) == 2
 
 

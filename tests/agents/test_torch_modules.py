@@ -40,9 +40,7 @@ def file(tmp_path):
 
 def test_a_file_and_class_is_told_from_other_workloads():
     assert is_file("models/attention.py:Attention")
-    assert not any(
-        map(is_file, ("softmax", "leir://basic/softmax", "a.leir", "a.py", "a.py:", "package.a:B"))
-    )
+    assert not any(map(is_file, ("softmax", "leir://basic/softmax", "a.leir", "a.py", "a.py:", "package.a:B")))
 
 
 @pytest.mark.parametrize("text", ["f32[8,64] i64[8]", "f32[8,64],i64[8]", " f32[8, 64] , i64[8] "])

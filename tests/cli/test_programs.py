@@ -54,9 +54,7 @@ def test_show_prints_the_canonical_text(form):
 def test_show_reads_a_file_a_text_and_standard_input(tmp_path):
     file = tmp_path / "sum.leir"
     file.write_text(SUM)
-    assert (
-        run("show", str(file)).stdout == run("show", SUM).stdout == run("show", "-", stdin=SUM).stdout == SUM
-    )
+    assert run("show", str(file)).stdout == run("show", SUM).stdout == run("show", "-", stdin=SUM).stdout == SUM
     assert answer("show", str(file))["name"] == "sum"
 
 

@@ -267,6 +267,7 @@ def test_a_wrong_rewriting_ends_the_episode_with_the_failing_return(change: tupl
     ("text", "detail"),
     [
         ("", "malformed: "),
+        ("A:f32[8,32] -> B:f32[8,32]\n", "malformed: "),
         ("loop_split(i; 4)", "malformed: line 1, column 5: "),
         (SOFTMAX.replace("/D_i", "/D_{i,j}"), "malformed: line 5, "),
         (SOFTMAX.replace("D_i +=", "D_i =+"), "malformed: line 4, column 14: "),

@@ -138,6 +138,16 @@ def test_an_operator_beyond_the_suite_imports_and_agrees(name):
     assert not verify(imported(module, inputs).program)
 
 
+def test_a_long_chain_of_operators_becomes_several_equations():
+    def chain(x):
+        for _ in range(200):
+            x = torch.sin(x) + x
+        return x
+
+    program = imported(Function(chain), "f32[4]").program
+    assert 2 < len(program.body) <= 200
+
+
 def test_one_tensor_passed_twice_stays_two_inputs():
     x = torch.randn(3, 4)
     program = from_torch(Function(lambda a, b: a - 2 * b), (x, x)).program

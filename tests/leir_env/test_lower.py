@@ -352,8 +352,8 @@ def tiles_with_tails(rng: np.random.Generator) -> Program:
     if rng.random() < 0.7:
         loops.sort(key="ji".__eq__)
         kinds["ji"] = "V"
-    kinds["ii"] = str(rng.choice(["L", "U"]))
-    kinds["ki"] = str(rng.choice(["L", "L", "U"]))
+    for name, tile in (("ii", tiles[0]), ("ki", tiles[2])):
+        kinds[name] = "U" if tile <= 4 and rng.random() < 0.5 else "L"
     if loops[0] in ("io", "jo"):
         kinds[loops[0]] = str(rng.choice(["L", "P"]))
     tails = zip((i, j, k), tiles, counts, sizes, strict=True)
@@ -376,7 +376,7 @@ def tiles_with_tails(rng: np.random.Generator) -> Program:
 
 
 def test_tails_agree_in_every_order_and_kind_of_loops() -> None:
-    all_agree([tiles_with_tails(np.random.default_rng(seed)) for seed in range(60)])
+    all_agree([tiles_with_tails(np.random.default_rng(seed)) for seed in range(50)])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from envs.leir_env.importer.fold import fold
 from envs.leir_env.ir import Access, Assign, Const, Equation, Expr, Index, Role, Tensor
-from envs.leir_env.tree import map_expressions, reads
+from envs.leir_env.tree import map_expressions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,6 @@ class Graph:
 
     tensors: Mapping[str, Tensor]
     stages: tuple[Stage, ...]
-
-    def readers(self, tensor: str) -> int:
-        """Number of places that read the tensor."""
-        return sum(access.tensor == tensor for stage in self.stages for access in reads(stage.equation))
 
     def is_temporary(self, tensor: str) -> bool:
         return self.tensors[tensor].role is Role.TEMPORARY

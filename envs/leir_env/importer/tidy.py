@@ -35,6 +35,9 @@ from envs.leir_env.tree import accesses, map_accesses, reads, substitute
 MAX_REPEATED_COST = 3
 """An elementwise expression that costs more is stored once instead of written out at several readers."""
 
+MAX_INLINED_DEPTH = 30
+"""Expressions are not inlined into deeper ones than this, so that a long chain stays readable."""
+
 _COSTS = {"select": 3, "exp": 1, "tanh": 3, "erf": 3, "sigmoid": 3, "pow": 3, "log": 3, "sin": 3, "cos": 3}
 _HALVES = (DType.F16, DType.BF16)
 
@@ -145,10 +148,13 @@ def _inline_elementwise(graph: Graph) -> Graph:
             for access in reads(reader.equation)
             if access.tensor == stage.tensor
         ]
-        size = graph.tensors[stage.tensor].size
+        size, value = graph.tensors[stage.tensor].size, stage.equation.value
         copied = any(reader.is_copy for reader, _ in places)
-        cheap = not copied and _cost(stage.equation.value) <= MAX_REPEATED_COST
-        return (len(places) == 1 or cheap) and all(_evaluations(reader, access) <= size for reader, access in places)
+        cheap = not copied and _cost(value) <= MAX_REPEATED_COST
+        return (len(places) == 1 or cheap) and all(
+            _evaluations(reader, access) <= size and reader.equation.value.depth + value.depth <= MAX_INLINED_DEPTH
+            for reader, access in places
+        )
 
     for stage in graph.stages:
         if graph.is_temporary(stage.tensor) and stage.is_elementwise and wanted(stage):
@@ -157,10 +163,10 @@ def _inline_elementwise(graph: Graph) -> Graph:
 
 
 def _inline(graph: Graph, wanted: Callable[[Stage], bool]) -> Graph:
-    for stage in graph.stages:
-        if graph.is_temporary(stage.tensor) and stage.is_elementwise and wanted(stage):
-            current = next(s for s in graph.stages if s.tensor == stage.tensor)
-            graph = _substitute_stage(graph, current)
+    for tensor in [stage.tensor for stage in graph.stages]:
+        stage = next(stage for stage in graph.stages if stage.tensor == tensor)
+        if graph.is_temporary(tensor) and stage.is_elementwise and wanted(stage):
+            graph = _substitute_stage(graph, stage)
     return graph
 
 

@@ -1,0 +1,190 @@
+"""Parser, printer and key: the round-trip laws, and errors that say where and what."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.leir_env.generate import random_program
+from envs.leir_env.ir import Call, Const, ExpressionTooDeep, Index
+from envs.leir_env.parser import MAX_CHARACTERS, ParseError, parse, parse_expression
+from envs.leir_env.printer import canonical, key, show, show_expression
+from envs.leir_env.workloads import load, names
+
+TILED = """\
+io:16 jo:12 k:1024 ii:32 ji:64
+A:f32[512,k] | B:f32[k,768] -> C:f32[512,768]
+P_io L_jo [
+  D:f32.l[ii,ji]
+  L_k L_ii V_ji D_{ii,ji} += A_{32io+ii,k} B_{k,64jo+ji}
+  L_ii V_ji C_{32io+ii,64jo+ji} = D_{ii,ji} if 32io+ii<510 and jo<3
+]
+"""
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_parsing_what_was_shown_gives_the_same_program(seed: int) -> None:
+    program = random_program(np.random.default_rng(seed))
+    assert parse(show(program)) == program
+    assert show(parse(show(program))) == show(program)
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_programs_are_in_canonical_form(name: str) -> None:
+    program = load(name).program
+    assert parse(show(program)) == program
+
+
+def test_a_tiled_program_is_printed_as_it_was_written() -> None:
+    assert show(parse(TILED)) == TILED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A_{i,j} B_{j,i}",
+        "A_{i,j}/B_{j,i}*2.0",
+        "A_{i,j}-(B_{j,i}-1.0)",
+        "-A_{i,j}",
+        "-(A_{i,j}+1.0)*B_{j,i}",
+        "2.0*(-A_{i,j})",
+        "1e-05+inf",
+        "A_{i,j}+(-inf)",
+        "select(i<=j and not (i==0 or j>=2),A_{i,j},0.0)",
+        "f32(i)*0.5",
+        "max(min(A_{i,j},1.0),-1.0)",
+        "A_{i//2,(i+3)%4}",
+        "A_{3-i,2i+1}",
+        "pow(A_{i,j},2.0)",
+        "A_{G_i,j}",
+    ],
+)
+def test_expressions_print_as_they_are_written(text: str) -> None:
+    source = f"i:4 j:4\nA:f32[8,9] B:f32[j,i] G:i64[i] -> C:f32[i,j]\nL_i L_j C_{{i,j}} = {text}\n"
+    program = parse(source)
+    assert text in show(program)
+    assert parse(show(program)) == program
+
+
+_names = st.sampled_from(["i", "j"])
+_expressions = st.recursive(
+    st.one_of(
+        st.integers(0, 99).map(Const),
+        st.floats(0, 1e6, allow_nan=False).map(Const),
+        st.sampled_from([Const(float("inf")), Const(-2), Const(True)]),
+        _names.map(Index),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(
+            st.sampled_from(["add", "sub", "mul", "div", "floordiv", "mod", "lt", "eq", "and", "or", "max", "pow"]),
+            inner,
+            inner,
+        ).map(lambda t: Call(t[0], t[1:])),
+        inner.filter(lambda e: not isinstance(e, Const)).map(lambda e: Call("neg", (e,))),
+        inner.map(lambda e: Call("not", (e,))),
+        inner.map(lambda e: Call("exp", (e,))),
+        st.tuples(inner, inner, inner).map(lambda t: Call("select", t)),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_expressions)
+def test_any_expression_survives_printing_and_parsing(expr: Call) -> None:
+    text = f"i:4 j:4\n-> C:f32[i,j]\nL_i L_j C_{{i,j}} = {show_expression(expr)}\n"
+    (loop,) = parse(text).body
+    assert loop.block.body[0].block.body[0].value == expr  # type: ignore[union-attr]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_renaming_keeps_the_key(seed: int) -> None:
+    program = random_program(np.random.default_rng(seed))
+    assert key(canonical(program)) == key(program)
+
+
+def test_programs_that_differ_in_a_kind_an_extent_or_the_order_of_inputs_have_different_keys() -> None:
+    text = "i:8\nA:f32[i] B:f32[i] -> C:f32[i]\nL_i C_i = A_i-B_i\n"
+    others = [
+        text.replace("L_i", "P_i"),
+        text.replace("i:8", "i:9"),
+        text.replace("A:f32[i] B:f32[i]", "B:f32[i] A:f32[i]"),
+        text.replace("A_i-B_i", "A_i+B_i"),
+        text.replace("f32", "f64"),
+    ]
+    assert len({key(parse(t)) for t in (text, *others)}) == 1 + len(others)
+
+
+def test_deep_expressions_are_refused_where_they_are_built() -> None:
+    value = Index("i")
+    with pytest.raises(ExpressionTooDeep):
+        for _ in range(1000):
+            value = Call("neg", (value,))  # type: ignore[assignment]
+
+
+HEAD = "i:3 j:4\nA:f32[i,j] -> C:f32[i]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ("", 1, 1, "expected"),
+        ("hello", 1, 6, "expected ':'"),
+        (HEAD + "L_i C_i = A_{i,k}\n", 3, 11, "k: unknown index"),
+        (HEAD + "L_i L_j C_i += A_{i,j} +\n", 3, 25, "found the end of the line, expected"),
+        (HEAD + "L_i L_j C_i += A_{i,j} ? 2\n", 3, 24, "found '?'"),
+        (HEAD + "L_i L_q C_i += 1.0\n", 3, 5, "unknown index q"),
+        (HEAD + "L_i L_i C_i = 1.0\n", 3, 5, "loop i stands inside another loop over i"),
+        (HEAD + "L_i L_j C_i += A_j\nL_i C_i = j\n", 4, 11, "j: no loop here runs over it"),
+        (HEAD + "L_i C_i = fob(1.0)\n", 3, 11, "unknown function fob"),
+        (HEAD + "L_i C_i = exp(1.0,2.0)\n", 3, 11, "exp takes 1 arguments, got 2"),
+        (HEAD + "L_i L_j C_i += A_{i,j}\n]\n", 4, 1, "found ]"),
+        ("i:3 i:4\n-> C:f32[i]\nL_i C_i = 1.0\n", 1, 5, "index i has two extents"),
+        ("max:3\n-> C:f32[max]\nL_max C_max = 1.0\n", 1, 1, "reserved word"),
+        ("i:3 j:4\n-> C:f32[i]\nL_i C_i = 1.0\n", 1, 5, "index j is declared but no loop runs over it"),
+        ("i:3\n-> L:f32[i] C:f32[i]\nL_i C_i = 1.0\n", 2, 4, "L is a loop kind"),
+        ("i:3\n-> C:f31[i]\nL_i C_i = 1.0\n", 2, 6, "expected a dtype"),
+        ("i:12345678901234567890\n-> C:f32[i]\nL_i C_i = 1.0\n", 1, 3, "more than 18 digits"),
+    ],
+)
+def test_malformed_text_is_an_error_at_its_place(text: str, line: int, column: int, message: str) -> None:
+    with pytest.raises(ParseError, match=r".") as caught:
+        parse(text)
+    assert message in str(caught.value)
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_oversized_text_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(ParseError, match=f"10,000,000 characters; the limit is {MAX_CHARACTERS:,}"):
+        parse("x" * 10_000_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5000 + "1.0" + ")" * 5000,
+        "-" * 5000 + "A_i",
+        "+".join(["A_i"] * 5000),
+        "exp(" * 100 + "A_i" + ")" * 100,
+        "not " * 3000 + "true",
+        " ".join(["A_i"] * 3000),
+    ],
+)
+def test_deep_or_long_expressions_are_errors_and_never_exhaust_the_stack(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse(f"i:3\nA:f32[i] -> C:f32[i]\nL_i C_i = {text}\n")
+
+
+def test_deep_loops_are_an_error() -> None:
+    domains = " ".join(f"q{n}:2" for n in range(200))
+    loops = " ".join(f"L_q{n}" for n in range(200))
+    with pytest.raises(ParseError, match="loops are nested more than"):
+        parse(f"{domains}\n-> C:f32\n{loops} C += 1.0\n")
+
+
+def test_expressions_parse_on_their_own() -> None:
+    assert parse_expression("1+2*3") == Call("add", (Const(1), Call("mul", (Const(2), Const(3)))))

@@ -1,0 +1,77 @@
+"""Index algebra: exact for every integer within the extents."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.leir_env.affine import evaluate
+from envs.leir_env.ir import Call, Const, Expr, Index
+from envs.leir_env.parser import parse
+from envs.leir_env.printer import show_expression
+from envs.leir_env.simplify import bounds, simplify
+
+EXTENTS = {"i": 5, "j": 4, "f": 20}
+
+_expressions = st.recursive(
+    st.one_of(st.integers(0, 12).map(Const), st.sampled_from("ijf").map(Index)),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["add", "sub"]), inner, inner).map(lambda t: Call(t[0], t[1:])),
+        st.tuples(st.integers(0, 8).map(Const), inner).map(lambda t: Call("mul", t)),
+        st.tuples(st.sampled_from(["floordiv", "mod"]), inner, st.integers(1, 9).map(Const)).map(
+            lambda t: Call(t[0], t[1:])
+        ),
+    ),
+    max_leaves=10,
+)
+
+
+def points() -> list[dict[str, int]]:
+    return [dict(zip("ijf", p, strict=True)) for p in itertools.product(range(5), range(4), range(0, 20, 3))]
+
+
+@settings(max_examples=400, deadline=None)
+@given(_expressions)
+def test_simplifying_keeps_every_value(expr: Expr) -> None:
+    simple = simplify(expr, EXTENTS)
+    for point in points():
+        assert evaluate(simple, point) == evaluate(expr, point), show_expression(expr)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_expressions)
+def test_bounds_hold(expr: Expr) -> None:
+    found = bounds(expr, EXTENTS)
+    assert found is not None
+    for point in points():
+        assert found[0] <= evaluate(expr, point) <= found[1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(_expressions)
+def test_simplifying_twice_changes_nothing_more(expr: Expr) -> None:
+    once = simplify(expr, EXTENTS)
+    assert simplify(once, EXTENTS) == once
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(4i+j)//4", "i"),
+        ("(4i+j)%4", "j"),
+        ("4*(f//4)+f%4", "f"),
+        ("12*(f//12)+4*(f//4%3)+f%4", "f"),
+        ("f//2//5", "f//10"),
+        ("i+3-4", "i-1"),
+        ("7-i", "7-i"),
+        ("(8i+4)//4", "2i+1"),
+    ],
+)
+def test_index_arithmetic_that_splits_and_fusions_leave_behind_vanishes(before: str, after: str) -> None:
+    program = parse(f"i:5 j:4 f:20\nA:f32[200] -> C:f32[i,j,f]\nL_i L_j L_f C_{{i,j,f}} = A_{{{before}}}\n")
+    loop = program.body[0]
+    while not hasattr(loop, "value"):
+        loop = loop.block.body[0]  # type: ignore[union-attr]
+    (subscript,) = loop.value.subscripts  # type: ignore[union-attr]
+    assert show_expression(simplify(subscript, EXTENTS)) == after
