@@ -20,8 +20,9 @@ from tvm.target import codegen
 from envs.leir_env.interp import numpy_dtype
 from envs.leir_env.ir import Call, Equation, Program, Tensor, subexpressions
 from envs.leir_env.lower import lower
-from envs.leir_env.lower_expr import BuildError, bounds
+from envs.leir_env.lower_expr import BuildError
 from envs.leir_env.printer import show_expression
+from envs.leir_env.ranges import bounds
 from envs.leir_env.tree import accesses, declarations, expressions, sites, walk
 
 Array = npt.NDArray[Any]

@@ -36,7 +36,6 @@ from envs.leir_env.ir import (
     subexpressions,
 )
 from envs.leir_env.lower_expr import (
-    NAMES,
     BuildError,
     Environment,
     accumulated,
@@ -47,6 +46,7 @@ from envs.leir_env.lower_expr import (
     subscripts,
     value,
 )
+from envs.leir_env.lower_ops import NAMES
 from envs.leir_env.starts import Start, starts
 from envs.leir_env.tails import cuts
 from envs.leir_env.tree import Path, accesses, at, declarations, expressions, walk

@@ -1,4 +1,4 @@
-"""Expressions of LEIR as TIR expressions: one table entry for each operator.
+"""Expressions of LEIR as TIR expressions.
 
 Weak subexpressions (literals and loop indices only) are evaluated as integers wide enough for their bounds,
 or in float64, and rounded once to the dtype of what they meet.
@@ -6,19 +6,18 @@ or in float64, and rounded once to the dtype of what they meet.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from tvm import tirx
 
-from envs.leir_env import elementary, intrinsics
+from envs.leir_env import intrinsics
 from envs.leir_env.ir import Access, Call, Cast, Const, DType, Equation, Expr, Index, Tensor, subexpressions
+from envs.leir_env.lower_ops import NAMES, Scalar, apply
 from envs.leir_env.ops import OPS
 from envs.leir_env.printer import show_expression
+from envs.leir_env.ranges import bounds
 
-Scalar: TypeAlias = tirx.Expr
 INT32_MAX = 2**31 - 1
 
 
@@ -28,19 +27,6 @@ class BuildError(ValueError):
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(f"{code}: {sentence}")
         self.code, self.sentence = code, sentence
-
-
-NAMES: Mapping[DType, str] = {
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.F32: "float32",
-    DType.F64: "float64",
-    DType.I8: "int8",
-    DType.I32: "int32",
-    DType.I64: "int64",
-    DType.BOOL: "bool",
-}
-"""LEIR dtypes as TVM spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +60,7 @@ def value(expr: Expr, dtype: DType, env: Environment) -> Scalar:
             return _select(condition, yes, no, own, env)
         case Call(op, args):
             operands = own if OPS[op].typing in ("arith", "float", "integer") else _joint(args, env)
-            return _apply(op, [value(arg, operands, env) for arg in args], operands, env.target)
+            return apply(op, [value(arg, operands, env) for arg in args], operands, env.target)
     raise AssertionError(f"no such expression: {expr}")
 
 
@@ -130,7 +116,7 @@ def accumulated(equation: Equation, old: Scalar, term: Scalar, dtype: DType, tar
     """`old` and one more term of the accumulation."""
     if dtype is DType.BOOL:
         return {"add": tirx.Or, "max": tirx.Or, "mul": tirx.And, "min": tirx.And}[equation.assign.op](old, term)
-    return _apply(equation.assign.op, [old, term], dtype, target)
+    return apply(equation.assign.op, [old, term], dtype, target)
 
 
 def literal(number: float | int | bool, dtype: DType) -> Scalar:
@@ -165,63 +151,6 @@ def dtype_of(expr: Expr, tensors: Mapping[str, Tensor]) -> DType | None:
                 )
             return next(iter(found), None)
     raise AssertionError(f"no such expression: {expr}")
-
-
-def bounds(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
-    """Least and greatest value of an integer expression of loop indices; None where nothing is known."""
-    match expr:
-        case Const(number) if type(number) is int:
-            return number, number
-        case Index(name):
-            return 0, extents[name] - 1
-        case Call("select", (_, *args)) | Call(_, args):
-            found = [bounds(arg, extents) for arg in args]
-            known = [pair for pair in found if pair is not None]
-            if len(known) == len(found) and expr.op in _BOUNDS:
-                return _BOUNDS[expr.op](*known)
-    return None
-
-
-Bounds = tuple[int, int]
-
-
-def _corners(operator: Callable[[int, int], int]) -> Callable[[Bounds, Bounds], Bounds]:
-    """Of an operator monotone in each argument."""
-
-    def combine(left: Bounds, right: Bounds) -> Bounds:
-        found = [operator(a, b) for a in left for b in right]
-        return min(found), max(found)
-
-    return combine
-
-
-def _quotient(left: Bounds, right: Bounds) -> Bounds | None:
-    return _corners(int.__floordiv__)(left, right) if right[0] > 0 else None
-
-
-def _remainder(left: Bounds, right: Bounds) -> Bounds | None:
-    if right[0] <= 0:
-        return None
-    return left if left[0] >= 0 and left[1] < right[0] else (0, right[1] - 1)
-
-
-def _magnitude(arg: Bounds) -> Bounds:
-    low, high = sorted(map(abs, arg))
-    return (0 if arg[0] <= 0 <= arg[1] else low), high
-
-
-_BOUNDS: Mapping[str, Callable[..., Bounds | None]] = {
-    "add": _corners(int.__add__),
-    "sub": _corners(int.__sub__),
-    "mul": _corners(int.__mul__),
-    "min": _corners(min),
-    "max": _corners(max),
-    "floordiv": _quotient,
-    "mod": _remainder,
-    "abs": _magnitude,
-    "neg": lambda arg: (-arg[1], -arg[0]),
-    "select": lambda yes, no: (min(yes[0], no[0]), max(yes[1], no[1])),
-}
 
 
 def _width(expr: Expr, env: Environment) -> str:
@@ -266,7 +195,7 @@ def _integer(expr: Expr, width: str, env: Environment) -> Scalar:
         case Call("select", (chosen, yes, no)):
             return tirx.Select(condition(chosen, env), _integer(yes, width, env), _integer(no, width, env))
         case Call(op, args):
-            return _apply(op, [_integer(arg, width, env) for arg in args], DType.I64, env.target)
+            return apply(op, [_integer(arg, width, env) for arg in args], DType.I64, env.target)
     raise AssertionError(f"no weak integer: {expr}")
 
 
@@ -277,7 +206,7 @@ def _double(expr: Expr, env: Environment) -> Scalar:
         case Call("select", (chosen, yes, no)):
             return tirx.Select(condition(chosen, env), _double(yes, env), _double(no, env))
         case Call(op, args) if not _is_integral(expr):
-            return _apply(op, [_double(arg, env) for arg in args], DType.F64, env.target)
+            return apply(op, [_double(arg, env) for arg in args], DType.F64, env.target)
     return tirx.Cast("float64", _integer(expr, _width(expr, env), env))
 
 
@@ -323,80 +252,3 @@ def _is_total(expr: Expr, env: Environment) -> bool:
         if isinstance(node, Access)
         for subscript, extent in zip(node.subscripts, env.tensors[node.tensor].shape, strict=True)
     )
-
-
-def _apply(op: str, args: list[Scalar], dtype: DType, target: str) -> Scalar:
-    if op in _ACROSS:
-        return _ACROSS[op](*args)
-    table = _VECTORISABLE if target == "llvm" and dtype is not DType.F64 else _LIBRARY
-    if dtype in (DType.F16, DType.BF16):
-        wide = [tirx.Cast("float32", arg) for arg in args]
-        return tirx.Cast(NAMES[dtype], table[op](*wide))
-    return table[op](*args)
-
-
-def _negative(x: Scalar) -> Scalar:
-    dtype = x.ty.dtype
-    return tirx.Mul(x, tirx.const(-1, dtype))
-
-
-def _guarded_division(operator: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
-    """Integer division by zero gives zero, as in NumPy, instead of a trap."""
-
-    def divide(a: Scalar, b: Scalar) -> Scalar:
-        if isinstance(b, tirx.IntImm) and b.value != 0:
-            return operator(a, b)
-        zero = tirx.const(0, b.ty.dtype)
-        return tirx.Select(tirx.EQ(b, zero), zero, operator(a, intrinsics.divisor(b)))
-
-    return divide
-
-
-_ACROSS: Mapping[str, Callable[..., Scalar]] = {
-    "or": tirx.Or,
-    "and": tirx.And,
-    "not": tirx.Not,
-    "lt": tirx.LT,
-    "le": tirx.LE,
-    "gt": tirx.GT,
-    "ge": tirx.GE,
-    "eq": tirx.EQ,
-    "ne": tirx.NE,
-    "add": tirx.Add,
-    "sub": tirx.Sub,
-    "mul": tirx.Mul,
-    "div": tirx.Div,
-    "floordiv": _guarded_division(tirx.FloorDiv),
-    "mod": _guarded_division(tirx.FloorMod),
-    "neg": _negative,
-    "abs": tirx.abs,
-    "min": tirx.Min,
-    "max": tirx.Max,
-    "sqrt": tirx.sqrt,
-    "floor": tirx.floor,
-}
-"""Operators whose TIR spelling serves every dtype and target."""
-
-
-def _one(x: Scalar) -> Scalar:
-    return tirx.FloatImm(x.ty.dtype, 1.0)
-
-
-_LIBRARY: Mapping[str, Callable[..., Scalar]] = {
-    "pow": tirx.pow,
-    "exp": tirx.exp,
-    "log": tirx.log,
-    "rsqrt": lambda x: tirx.Div(_one(x), tirx.sqrt(x)),
-    "tanh": tirx.tanh,
-    "erf": tirx.erf,
-    "sigmoid": lambda x: tirx.Div(_one(x), tirx.Add(_one(x), tirx.exp(_negative(x)))),
-    "sin": tirx.sin,
-    "cos": tirx.cos,
-}
-"""Functions of the target's mathematical library."""
-
-_VECTORISABLE: Mapping[str, Callable[..., Scalar]] = {
-    **_LIBRARY,
-    **{name: functools.partial(elementary.call, name) for name in elementary.FUNCTIONS},
-}
-"""The same for float32 on a CPU, where the library would be called lane by lane."""

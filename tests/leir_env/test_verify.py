@@ -366,9 +366,7 @@ BUILT: list[tuple[str, Program, str]] = [
 
 
 @pytest.mark.parametrize(("code", "program", "sentence"), BUILT, ids=[case[2][:40] for case in BUILT])
-def test_a_program_built_from_records_is_held_to_the_same_rules(
-    code: str, program: Program, sentence: str
-) -> None:
+def test_a_program_built_from_records_is_held_to_the_same_rules(code: str, program: Program, sentence: str) -> None:
     assert verify(scale()) == ()
     assert (code, sentence) in [(problem.code, problem.sentence) for problem in verify(program)]
 
