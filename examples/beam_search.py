@@ -22,7 +22,7 @@ def main(workload: str, evaluations: str) -> None:
     env = gymnasium.make("LEIR-v0", workload=workload, actions="text", store=":memory:")
     observation, info = env.reset(seed=0)
     for action in result.actions:
-        observation, reward, terminated, truncated, info = env.step(str(action))
+        observation, reward, _, _, info = env.step(str(action))
         print(f"{action!s:40} reward {reward:+.3f}  {info['status']}")
     print(f"{observation}\nspeedup over the root: {info['speedup_over_root']:.1f}x")
     env.close()

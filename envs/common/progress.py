@@ -17,9 +17,10 @@ Report = Callable[[int, str], None]
 
 @contextmanager
 def progress(
-    what: str, total: int, stream: TextIO = sys.stderr, clock: Callable[[], float] = time.monotonic
+    what: str, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Report]:
-    """Show how far `what` is, out of `total`, while the context lasts."""
+    """Show on `stream` (standard error) how far `what` is, out of `total`, while the context lasts."""
+    stream = stream or sys.stderr
     if stream.isatty():
         with _bar(what, total, stream) as report:
             yield report

@@ -275,10 +275,10 @@ def verify_candidate(
     if workload is None:
         program = read_workload(candidate, target).program
         return Answer("well-formed", {"status": "well-formed", "key": key(program)})
-    problem = LeirProblem(
-        read_workload(workload).uri, target, open_store(store, Store), thread_count(threads)
-    )
-    with contextlib.closing(problem):
+    from envs.leir_env.problem import LeirProblem
+
+    kept, source = open_store(store, Store), read_workload(workload)
+    with contextlib.closing(LeirProblem(source, target, kept, thread_count(threads))) as problem:
         state = problem.read(show(read_workload(candidate, target).program))
         if isinstance(state, str):
             return Answer(state, {"status": "rejected", "detail": state}, Exit.NEGATIVE)

@@ -148,7 +148,7 @@ def _failure(outcome: Outcome) -> Verdict:
     """The verdict on a candidate whose worker did not answer."""
     match outcome:
         case TimedOut(seconds):
-            return Verdict(Status.TIMEOUT, f"it was not done after {seconds:g} s")
+            return Verdict(Status.TIMEOUT, f"it was not done after {seconds:.1f} s")
         case OutOfMemory(limit):
             return Verdict(Status.OUT_OF_MEMORY, f"it asked for more than {limit / 2**20:,.0f} MiB")
         case Raised(kind, message):

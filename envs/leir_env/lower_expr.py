@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 from tvm import tirx
 
 from envs.leir_env import intrinsics
+from envs.leir_env.interp import numpy_dtype
 from envs.leir_env.ir import Access, Call, Cast, Const, DType, Equation, Expr, Index, Tensor, subexpressions
 from envs.leir_env.lower_ops import NAMES, Scalar, apply
 from envs.leir_env.ops import OPS
@@ -123,6 +125,9 @@ def literal(number: float | int | bool, dtype: DType) -> Scalar:
     """A constant of the given dtype."""
     if dtype is DType.BOOL:
         return tirx.const(bool(number), "bool")
+    if dtype is DType.BF16:
+        # TVM computes in float32 and would keep the literal's other bits.
+        number = float(np.asarray(number).astype(numpy_dtype(dtype)))
     if dtype.is_float:
         return tirx.FloatImm(NAMES[dtype], float(number))
     return tirx.IntImm(NAMES[dtype], int(number))

@@ -96,7 +96,7 @@ def test_a_module_that_cannot_be_loaded_says_why(file, name, inputs, message):
 
 
 def test_a_missing_file_and_a_file_with_an_error_are_named(tmp_path):
-    with pytest.raises(ModuleError, match="there is no file .*none.py"):
+    with pytest.raises(ModuleError, match=r"there is no file .*none\.py"):
         load(Reference(f"{tmp_path}/none.py:A", (), "f32[3]"))
     (tmp_path / "bad.py").write_text("def broken(:")
     with pytest.raises(ModuleError, match=r"bad.py:A: SyntaxError"):

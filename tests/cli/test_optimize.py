@@ -163,7 +163,7 @@ def test_a_module_is_imported_and_raced_against_torch(tmp_path):
     file.write_text(
         "import torch\n\nclass Scale(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x.sum(-1)\n"
     )
-    options = ["--inputs", "f32[64,128]", "--budget", "4", "--store", str(tmp_path / "s.sqlite"), "--json"]
+    options = ["--inputs", "f32[64,128]", "--budget", "2", "--store", str(tmp_path / "s.sqlite"), "--json"]
     result = run("optimize", f"{file}:Scale", *options)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)

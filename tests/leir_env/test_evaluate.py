@@ -96,10 +96,8 @@ def test_a_candidate_far_slower_than_the_baseline_is_verified_and_slower(evaluat
     assert len(record.timing.candidate) < QUICK.pairs
 
 
-def test_the_root_equals_itself_bit_for_bit_and_tells_the_root_ratio(evaluator):
-    record = one(evaluator, MATMUL)
-    assert all(check.bitwise for check in record.checks)
-    assert record.speedup_over_root == pytest.approx(1, rel=0.5)
+def test_the_root_equals_itself_bit_for_bit(evaluator):
+    assert all(check.bitwise for check in one(evaluator, MATMUL).checks)
 
 
 def test_names_of_tensors_and_indices_do_not_matter(evaluator):
@@ -142,7 +140,7 @@ def test_a_time_limit_is_a_status(evaluator):
     forever = SLOW.replace("r:200", "r:100000")
     record = one(impatient, forever)
     assert record.status is Status.TIMEOUT
-    assert "it was not done after 0.5" in record.detail
+    assert "it was not done after 0.5 s" in record.detail
     assert one(impatient, TILED).status is Status.OK
 
 

@@ -147,6 +147,12 @@ def test_weak_literals_and_indices_take_the_dtype_they_meet(body: str) -> None:
     agree(f"i:16\nA:f32[i] -> C:f32[i]\n{body}\n")
 
 
+def test_a_bfloat16_literal_is_rounded_before_it_is_used() -> None:
+    program = parse("i:64\nA:bf16[i] -> C:bf16[i]\nL_i C_i = A_i*0.3\n")
+    inputs = random_inputs(program, np.random.default_rng(0))
+    np.testing.assert_array_equal(build(program).run(inputs)["C"], run(program, inputs)["C"])
+
+
 def test_casts_agree() -> None:
     agree(
         "i:16\nA:f32[i] I:i32[i] M:bool[i] -> "
