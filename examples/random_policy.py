@@ -21,9 +21,7 @@ def main(workload: str) -> None:
         action = env.action_space.sample(mask=info["action_mask"])
         chosen = info["actions"][action]
         observation, reward, terminated, truncated, info = env.step(action)
-        print(
-            f"{chosen:40} reward {reward:+.3f}  predicted speedup {info['speedup_over_root']:.2f}x the root"
-        )
+        print(f"{chosen:40} reward {reward:+.3f}  predicted speedup {info['speedup_over_root']:.2f}x the root")
         done = terminated or truncated
     print(observation)
     env.close()

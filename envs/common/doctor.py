@@ -68,9 +68,7 @@ def doctor() -> Answer:
 
 def versions() -> dict[str, str]:
     """The version of Python and of each distribution that matters; torch is optional."""
-    installed = {
-        d.metadata["Name"].lower(): d.version for d in metadata.distributions() if d.metadata["Name"]
-    }
+    installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions() if d.metadata["Name"]}
     found = {name: installed.get(name, "not installed") for name in DISTRIBUTIONS}
     return {"python": f"{platform.python_version()} ({sys.executable})", **found}
 
@@ -92,9 +90,7 @@ def tools() -> dict[str, str]:
 
 def _search_path() -> str:
     """The path, and the folders where the wheels of CUDA's tools put them."""
-    wheels = sorted(
-        {str(tool.parent) for place in sys.path for tool in Path(place).glob("nvidia/*/bin/ptxas")}
-    )
+    wheels = sorted({str(tool.parent) for place in sys.path for tool in Path(place).glob("nvidia/*/bin/ptxas")})
     return os.pathsep.join([*os.get_exec_path(), *wheels])
 
 

@@ -13,33 +13,22 @@ mapped (Linux).
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
-import importlib
 import os
 import pickle
-import resource
 import selectors
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-MAX_MESSAGE_BYTES = 4 * 2**30
-"""A call or a result; a worker that wants to return more has failed."""
-
-MAX_TEXT = 2_000
-"""Characters kept of an exception's message."""
+from envs.common.server import REPLY, REQUEST, exactly, receive, send
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,175 +75,6 @@ Outcome = Returned | Raised | Crashed | TimedOut | OutOfMemory
 
 class WorkerError(RuntimeError):
     """The server can't start workers; the message holds the reason."""
-
-
-# Messages: a count, the sizes, then the pickle and its buffers.
-
-
-def _send(channel: socket.socket, value: Any) -> None:
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    parts: list[bytes | memoryview] = [head, *(buffer.raw() for buffer in buffers)]
-    sizes = [len(part) for part in parts]
-    if sum(sizes) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"a message of {sum(sizes):,} bytes; the limit is {MAX_MESSAGE_BYTES:,}")
-    channel.sendall(struct.pack(f"!Q{len(sizes)}Q", len(sizes), *sizes))
-    for part in parts:
-        channel.sendall(part)
-
-
-def _receive(channel: socket.socket, deadline: float | None = None) -> Any:
-    """Return the next message. Raises `EOFError` if the other end is gone, `TimeoutError` at the deadline."""
-    (count,) = struct.unpack("!Q", _exactly(channel, 8, deadline))
-    if count > 2**20:
-        raise EOFError("not a message")
-    sizes = struct.unpack(f"!{count}Q", _exactly(channel, 8 * count, deadline))
-    if sum(sizes) > MAX_MESSAGE_BYTES:
-        raise EOFError("not a message")
-    head, *buffers = [_exactly(channel, size, deadline) for size in sizes]
-    return pickle.loads(head, buffers=buffers)
-
-
-def _exactly(channel: socket.socket, size: int, deadline: float | None) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            channel.settimeout(left)
-        got = channel.recv_into(view)
-        if not got:
-            raise EOFError
-        view = view[got:]
-    return data
-
-
-# The server and its workers.
-
-
-_REQUEST = struct.Struct("!4sq")
-_REPLY = struct.Struct("!q")
-
-
-def serve(descriptor: int) -> NoReturn:
-    """Run the server at the other end of the socket `descriptor` until that end closes."""
-    control = socket.socket(fileno=descriptor)
-    children: set[int] = set()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        _prepare(control)
-        while True:
-            request, descriptors, _, _ = socket.recv_fds(control, _REQUEST.size, 1)
-            if len(request) < _REQUEST.size:
-                break
-            verb, pid = _REQUEST.unpack(request)
-            if verb == b"fork":
-                pid = os.fork()
-                if pid == 0:
-                    control.close()
-                    _work(socket.socket(fileno=descriptors[0]))
-                os.close(descriptors[0])
-                children.add(pid)
-                answer = pid
-            else:
-                children.discard(pid)
-                answer = _end(pid)
-            control.sendall(_REPLY.pack(answer))
-    finally:
-        for pid in children:
-            _end(pid)
-        os._exit(0)
-
-
-def _prepare(control: socket.socket) -> None:
-    prepare, blocked = _receive(control)
-    for name in blocked:
-        sys.modules[name] = None  # type: ignore[assignment]
-    problem = ""
-    try:
-        module, _, function = prepare.partition(":")
-        loaded = importlib.import_module(module) if module else None
-        if function:
-            getattr(loaded, function)()
-    except BaseException:  # noqa: BLE001 (whatever it is, the owner is told)
-        problem = traceback.format_exc(limit=-8)
-    # What is imported by now is shared with every worker: keep the collector from touching those pages.
-    gc.collect()
-    gc.freeze()
-    _send(control, problem)
-
-
-def _end(pid: int) -> int:
-    """Kill a worker and its process group; return its wait status."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    return os.waitpid(pid, 0)[1]
-
-
-def _work(channel: socket.socket) -> NoReturn:
-    """Answer calls until the owner is gone."""
-    try:
-        os.setpgid(0, 0)
-        _die_with_parent()
-        # Libraries install handlers that print a backtrace, slowly; a crash is to be a plain signal.
-        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
-            signal.signal(number, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        while True:
-            function, args, memory = _receive(channel)
-            _answer(channel, _run(function, args, memory))
-    finally:
-        os._exit(0)
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this worker should the server be killed (Linux only)."""
-    if sys.platform == "linux":
-        server = os.getppid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != server:
-            os._exit(0)
-
-
-def _run(function: str, args: Sequence[Any], memory: int) -> tuple[str, Any]:
-    _limit_memory(memory)
-    try:
-        return "returned", _resolve(function)(*args)
-    except MemoryError:
-        return "memory", None
-    except BaseException as error:  # noqa: BLE001 (the boundary: whatever a candidate does is a value)
-        return "raised", (type(error).__name__, str(error)[:MAX_TEXT])
-    finally:
-        _limit_memory(None)
-
-
-def _answer(channel: socket.socket, answer: tuple[str, Any]) -> None:
-    try:
-        _send(channel, answer)
-    except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
-        _send(channel, ("raised", (type(error).__name__, f"the result can't be sent: {error}"[:MAX_TEXT])))
-
-
-def _resolve(function: str) -> Any:
-    module, _, name = function.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def _limit_memory(extra: int | None) -> None:
-    """Allow `extra` bytes of address space beyond what is mapped (None: no limit)."""
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    mapped = int(statm.read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (hard if extra is None else mapped + extra, hard))
-
-
-# The owner's side.
 
 
 class Worker:
@@ -305,7 +125,7 @@ class Worker:
         self._running = True
         channel.settimeout(timeout)
         try:
-            _send(channel, (function, args, memory))
+            send(channel, (function, args, memory))
         except (BrokenPipeError, ConnectionResetError):
             if not fresh:  # it died while idle
                 self._discard()
@@ -319,7 +139,7 @@ class Worker:
         timeout, memory = self._limits
         self._running = False
         try:
-            kind, value = _receive(self._channel, deadline)
+            kind, value = receive(self._channel, deadline)
         except TimeoutError:
             self._discard()
             return TimedOut(timeout)
@@ -459,8 +279,8 @@ class Pool:
         Nor if this is interrupted: an answer that nobody read would pass for that to the next question.
         """
         try:
-            socket.send_fds(control, [_REQUEST.pack(verb, pid)], descriptors)
-            return int(_REPLY.unpack(_exactly(control, _REPLY.size, None))[0])
+            socket.send_fds(control, [REQUEST.pack(verb, pid)], descriptors)
+            return int(REPLY.unpack(exactly(control, REPLY.size, None))[0])
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._forget()
             return None
@@ -471,7 +291,7 @@ class Pool:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         path = [entry or os.getcwd() for entry in sys.path]
-        command = f"import sys; sys.path[:] = {path!r}; from envs.common.workers import serve; serve({theirs.fileno()})"
+        command = f"import sys; sys.path[:] = {path!r}; from envs.common.server import serve; serve({theirs.fileno()})"
         with theirs:
             server = subprocess.Popen(
                 [sys.executable, "-c", command],
@@ -485,8 +305,8 @@ class Pool:
         self._server, self._control = server, ours
         self._finalizer = weakref.finalize(self, _shut_down, server, ours)
         try:
-            _send(ours, self._setup)
-            problem = _receive(ours)
+            send(ours, self._setup)
+            problem = receive(ours)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             problem = "it died before it was ready"
         except BaseException:

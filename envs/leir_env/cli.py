@@ -139,18 +139,14 @@ FORMS = ("leir", "tir", "cuda", "source")
 @verb("show")
 @click.argument("workload")
 @click.option("--tir", "form", flag_value="tir", help="What it is lowered to: TVM's TIR.")
-@click.option(
-    "--cuda", "form", flag_value="cuda", help="The generated CUDA, of the default schedule if unbound."
-)
+@click.option("--cuda", "form", flag_value="cuda", help="The generated CUDA, of the default schedule if unbound.")
 @click.option("--source", "form", flag_value="source", help="The generated assembly for this CPU.")
 @target_option
 def show_program(workload: str, form: str | None, target: str) -> Answer:
     """Print WORKLOAD: a shipped name, leir://suite/name?n=64, a .leir file, LEIR text, or - for stdin."""
     loaded = read_workload(workload, "cuda" if form == "cuda" else target)
     text = render(loaded.program, form or "leir")
-    return Answer(
-        text, {"name": loaded.name, "form": form or "leir", "key": key(loaded.program), "text": text}
-    )
+    return Answer(text, {"name": loaded.name, "form": form or "leir", "key": key(loaded.program), "text": text})
 
 
 def render(program: Program, form: str) -> str:
@@ -207,9 +203,7 @@ def _as_json(strategy: Strategy) -> dict[str, Any]:
         "name": strategy.name,
         "level": str(strategy.level),
         "sites": list(strategy.site_kinds),
-        "parameters": [
-            {"name": p.name, "meaning": p.meaning, "choices": list(p.choices)} for p in strategy.parameters
-        ],
+        "parameters": [{"name": p.name, "meaning": p.meaning, "choices": list(p.choices)} for p in strategy.parameters],
         "targets": list(strategy.targets),
         "doc": _doc(strategy),
     }
@@ -228,9 +222,7 @@ def legal_actions(workload: str, target: str, why: str | None) -> Answer:
     (action,) = read_actions([why])
     refusal = strategies.refusal(program, action, target)
     if refusal is not None:
-        return Answer(
-            str(refusal), {"legal": False, "code": refusal.code, "sentence": refusal.sentence}, Exit.NEGATIVE
-        )
+        return Answer(str(refusal), {"legal": False, "code": refusal.code, "sentence": refusal.sentence}, Exit.NEGATIVE)
     reason = strategies.rationale(program, action)
     return Answer(reason, {"legal": True, "rationale": reason})
 

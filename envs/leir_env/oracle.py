@@ -94,9 +94,7 @@ class Oracle:
         names = list(DISTRIBUTIONS)[: 3 if iterations(self.program) > HEAVY_ITERATIONS else None]
         admitted = tuple(name for name in names if self._compute(name) is not None)
         if not admitted:
-            raise OracleError(
-                f"the root overflows in its own precision on every input set: {', '.join(names)}"
-            )
+            raise OracleError(f"the root overflows in its own precision on every input set: {', '.join(names)}")
         return admitted
 
     def reference(self, name: str) -> Reference:
@@ -233,9 +231,7 @@ def ulp(dtype: DType) -> float:
 def iterations(program: Program) -> int:
     """How often the equations of a program run, together."""
     return sum(
-        math.prod(loop.extent for loop in node.loops)
-        for node in walk(program)
-        if not isinstance(node.statement, Loop)
+        math.prod(loop.extent for loop in node.loops) for node in walk(program) if not isinstance(node.statement, Loop)
     )
 
 
@@ -266,9 +262,7 @@ def admit(program: Program, oracle: Oracle | None = None) -> tuple[str, ...]:
     other = Oracle(program, oracle.seed + 1)
     reasons = []
     for position, tensor in enumerate(program.outputs):
-        answers = {
-            name: _answers(program, oracle, other, name, position) for name in names if other._compute(name)
-        }
+        answers = {name: _answers(program, oracle, other, name, position) for name in names if other._compute(name)}
         for probe in sorted({probe for found in answers.values() for probe in found}):
             if all(
                 _passes(oracle.reference(name).outputs[position], found[probe])
@@ -303,10 +297,7 @@ def _answers(program: Program, oracle: Oracle, other: Oracle, name: str, output:
 def _passes(expected: Expected, output: Array) -> bool:
     largest, rms = errors(output, expected.values, expected.finite)
     factor = FACTOR[Exactness.REASSOCIATES]
-    return (
-        _multiple(largest, factor * expected.max_error) <= 1
-        and _multiple(rms, factor * expected.rms_error) <= 1
-    )
+    return _multiple(largest, factor * expected.max_error) <= 1 and _multiple(rms, factor * expected.rms_error) <= 1
 
 
 def _independent(program: Program, oracle: Oracle) -> Iterator[str]:
@@ -334,8 +325,7 @@ def interface_problem(program: Program, root: Program) -> str:
         for a, b in zip(mine, wanted, strict=True):
             if (a.dtype, a.shape) != (b.dtype, b.shape):
                 return (
-                    f"{role} {a.name} is {a.dtype}[{_extents(a.shape)}],"
-                    f" and {b.dtype}[{_extents(b.shape)}] in the root"
+                    f"{role} {a.name} is {a.dtype}[{_extents(a.shape)}], and {b.dtype}[{_extents(b.shape)}] in the root"
                 )
     return ""
 

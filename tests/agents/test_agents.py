@@ -300,3 +300,32 @@ def test_spread_takes_few_of_a_group_first_and_fills_up():
 def test_impossible_parameters_are_refused_by_name(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+class Trap(ToyProblem):
+    """The model loves dial values of 4, and whatever has one fails."""
+
+    def estimate(self, state):
+        return self.landscape(state) + 5.0 * (max(state) == 4)
+
+    def _evaluate(self, state) -> Evaluation:
+        if max(state) == 4:
+            return Evaluation(self.key(state), Status.CRASHED, "a dial of 4 crashes")
+        return super()._evaluate(state)
+
+
+def test_a_failure_warns_of_its_relatives():
+    result, events = solve(make_agent("beam", batch=1), Trap(), Budget(16))
+    failed = [event for event in evaluated(events) if not event.evaluation.status.verified]
+    assert 0 < len(failed) < 8
+    assert result.evaluation is not None and result.evaluation.speedup > 3
+
+
+def test_the_way_to_the_best_is_measured_at_its_middle():
+    _, events = solve(make_agent("beam", batch=2), ToyProblem(), Budget(3))
+    traces = [event.trace for event in evaluated(events)]
+    assert len(traces[1]) == 9
+    assert len(traces[2]) >= 1
+    _, events = solve(make_agent("beam", batch=2), ToyProblem(), Budget(5))
+    lengths = [len(event.trace) for event in evaluated(events)]
+    assert 4 in lengths or 5 in lengths

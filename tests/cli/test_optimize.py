@@ -97,7 +97,7 @@ def test_verify_judges_a_program_against_a_workload(found, tmp_path):
     root.write_text(SUM)
     options = ["--store", str(store)]
     good = run("verify", report["after"], str(root), *options)
-    assert good.exit_code == 0 and "default_schedule" in good.stdout
+    assert good.exit_code == 0 and "the default schedule" in good.stdout
     wrong = run("verify", WRONG, str(root), *options)
     assert wrong.exit_code == 1 and wrong.stdout.startswith("wrong: ")
     other = run("verify", OTHER, str(root), *options)

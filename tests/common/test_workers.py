@@ -268,13 +268,13 @@ def test_a_forked_owner_starts_its_own_server(pool):
 def test_an_interrupt_while_the_server_is_asked_leaves_no_stray_answer(pool, monkeypatch):
     call(pool, pid)
     pool.workers[0].renew()
-    whole = workers._exactly
+    whole = workers.exactly
 
     def interrupted(channel, size, deadline):
-        monkeypatch.setattr(workers, "_exactly", whole)
+        monkeypatch.setattr(workers, "exactly", whole)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workers, "_exactly", interrupted)
+    monkeypatch.setattr(workers, "exactly", interrupted)
     with pytest.raises(KeyboardInterrupt):
         call(pool, pid)
     first = call(pool, pid).value
