@@ -99,24 +99,26 @@ class Frontier(Generic[S]):
         self._open: dict[str, Node[S]] = {}
         self._children: dict[str, tuple[Node[S], ...]] = {}
         self._trust = 1.0
+        self._worst: Node[S] | None = None
         self._passed: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
 
     def predict(self, node: Node[S]) -> float:
         """The log speedup to expect of a node.
 
-        That of its nearest measured ancestor, and the trusted part of the gain predicted since, less what
-        failures among the relatives of the node foretell.
+        That of its nearest measured ancestor, and what can be hoped for of the gain predicted since: the
+        part of predictions that is borne out, times the odds that a relative of the node verifies.
         """
         ancestor = next((a for a in node.lineage() if self.search.value(a) is not None), self.search.root)
-        base = self.search.value(ancestor) or 0.0
-        return base + self._trust * (node.potential - ancestor.potential) - self._risk(node)
+        gain = self._trust * (node.potential - ancestor.potential)
+        return (self.search.value(ancestor) or 0.0) + (gain * self._odds(node) if gain > 0 else gain)
 
-    def _risk(self, node: Node[S]) -> float:
-        """The worst odds of failing that descendants of an ancestor have shown, as a log."""
+    def _odds(self, node: Node[S]) -> float:
+        """The share of measured descendants that verified, of the ancestor (short of the root) where it is worst."""
         if not self._failed:
-            return 0.0
-        return max(math.log1p(self._failed[a.key] / (1 + self._passed[a.key])) for a in node.lineage())
+            return 1.0
+        tallies = ((1 + self._passed[a.key], self._failed[a.key]) for a in node.lineage() if a.parent is not None)
+        return min((passed / (passed + failed) for passed, failed in tallies), default=1.0)
 
     def learn(self) -> float:
         """How much of a predicted gain is borne out: ridge regression through the root, towards 1."""
@@ -173,28 +175,26 @@ class Frontier(Generic[S]):
     def measure_best(self, count: int) -> bool:
         """Measure the `count` best of the open list and learn from it; False if there was none.
 
-        Siblings by the same strategy wait for each other's result. One place goes to the middle of the
-        longest stretch on the way to the best state that nobody has measured, where the model may have
-        gone astray.
+        Siblings by the same strategy wait for each other's result. Two places go to the middle of the
+        longest unmeasured stretch on the way to the best state, and to the one that disappointed most
+        lately: somewhere there, the model has gone astray.
         """
         self._open = {key: node for key, node in self._open.items() if self.search.fresh(node)}
         order = sorted(self._open.values(), key=self.predict, reverse=True)
-        ranked = {node.key: node for node in (*self._midway(), *order)}
+        doubtful = [midway(node, self.search.fresh) for node in (self.search.best, self._worst) if node]
+        ranked = {node.key: node for node in (*filter(None, doubtful), *order)}
         chosen = spread(ranked.values(), count, _brood, 1)
+        predicted = [self.predict(node) for node in chosen]
         self.search.measure(chosen)
-        for node in chosen:
-            evaluation = self.search.evaluations.get(node.key)
-            tally = self._passed if evaluation and evaluation.status.verified else self._failed
+        missed = {}
+        for node, prediction in zip(chosen, predicted, strict=True):
+            value = self.search.value(node)
+            tally = self._failed if value is None else self._passed
             tally.update(ancestor.key for ancestor in node.lineage())
+            missed[prediction - (value or 0.0)] = node
+        self._worst = missed[max(missed)] if missed else None
         self._trust = self.learn()
         return bool(chosen)
-
-    def _midway(self) -> list[Node[S]]:
-        best = self.search.best
-        runs = itertools.groupby(best.lineage(), self.search.fresh) if best else ()
-        stretches = [list(run) for fresh, run in runs if fresh]
-        longest = max(stretches, key=len, default=[])
-        return [longest[len(longest) // 2]] if len(longest) > 1 else []
 
     def _enter(self, *nodes: Node[S]) -> None:
         self._open.update({node.key: node for node in nodes if node.trace and self.search.fresh(node)})
@@ -215,6 +215,13 @@ class Frontier(Generic[S]):
     def _gain(self, node: Node[S], action: Action) -> float:
         (score,) = self._rank(node, (action,))
         return score
+
+
+def midway(node: Node[S], fresh: Callable[[Node[S]], bool]) -> Node[S] | None:
+    """The middle of the longest run of fresh nodes on the way to `node`, if there is a run."""
+    runs = (list(run) for is_fresh, run in itertools.groupby(node.lineage(), fresh) if is_fresh)
+    longest = max(runs, key=len, default=[])
+    return longest[len(longest) // 2] if longest else None
 
 
 def _brood(node: Node[S]) -> tuple[tuple[Action, ...], str]:

@@ -33,8 +33,8 @@ from envs.leir_env.ir import (
     children,
 )
 from envs.leir_env.ops import OPS
+from envs.leir_env.traffic import Placed, Reference, moved_cycles, reference
 from envs.leir_env.tree import equations
-from envs.leir_env.traffic import Reference, moved_cycles, reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ class Machine:
     stores: float = 1.0
     issue: float = 5.0
     latency: float = 4.0
+    forwarding: float = 8.0
+    """Cycles from a store to a load of the same address."""
+    spill: float = 2.5
+    """Cycles for each register too many in one iteration."""
     loop: float = 1.0
     """Cycles of control in one iteration of a serial loop."""
     launch: float = 8000.0
@@ -63,16 +67,10 @@ CORE = Machine()
 _SLOW: Mapping[str, float] = {"div": 5, "sqrt": 6, "rsqrt": 9, "floordiv": 20, "mod": 20, "select": 1.5, "floor": 2}
 """Cycles of one vector operation, where it is not pipelined like an addition."""
 
-_CALLS: Mapping[str, float] = {
-    "exp": 20,
-    "log": 22,
-    "tanh": 35,
-    "erf": 35,
-    "sigmoid": 28,
-    "pow": 60,
-    "sin": 40,
-    "cos": 40,
-}
+_FUNCTIONS: Mapping[str, float] = {"exp": 17, "log": 20, "tanh": 26, "erf": 30, "sigmoid": 22}
+"""Cycles of one evaluation of an f32 polynomial, on a vector register or on a scalar alike."""
+
+_CALLS: Mapping[str, float] = {"pow": 60, "sin": 40, "cos": 40}
 """Cycles for each element of a function of the mathematical library."""
 
 
@@ -92,7 +90,7 @@ def estimate(program: Program, threads: int = 1) -> float:
 @functools.lru_cache(maxsize=32768)
 def nest_cycles(statement: Statement, tensors: tuple[Tensor, ...], threads: int = 1) -> float:
     """Predicted cycles of one top-level nest; `tensors` are those of the header that it uses."""
-    known = {tensor.name: tensor for tensor in tensors}
+    known = {tensor.name: Placed(tensor) for tensor in tensors}
     return _statement(statement, (), known, threads)
 
 
@@ -105,13 +103,14 @@ def _names(equation: Equation) -> Iterator[str]:
         stack.extend(children(node))
 
 
-def _statement(statement: Statement, loops: tuple[Loop, ...], known: dict[str, Tensor], threads: int) -> float:
+def _statement(statement: Statement, loops: tuple[Loop, ...], known: dict[str, Placed], threads: int) -> float:
     """Cycles of all executions of `statement` under `loops`."""
     if isinstance(statement, Equation):
         executed, moved = _equation(statement, loops, known), moved_cycles(statement, loops, known)
         return max(executed, moved) + 0.25 * min(executed, moved)
-    inner = {**known, **{tensor.name: tensor for tensor in statement.block.tensors}}
     entered = (*loops, statement)
+    home = frozenset(loop.index for loop in entered)
+    inner = {**known, **{tensor.name: Placed(tensor, home) for tensor in statement.block.tensors}}
     trips = math.prod(loop.extent for loop in entered)
     cycles = sum(_statement(child, entered, inner, threads) for child in statement.block.body)
     for tensor in statement.block.tensors:
@@ -133,9 +132,9 @@ def _start(tensor: Tensor, block: Block) -> float:
     return max(1.0, tensor.nbytes / CORE.vector_bytes)
 
 
-def _equation(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Tensor]) -> float:
+def _equation(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Placed]) -> float:
     """Cycles of the instructions of one equation, over all its iterations."""
-    frame = _Frame.of(loops, known)
+    frame = _Frame.of(equation, loops, known)
     work = _Work()
     seen: set[Expr] = set()
     for expr in (equation.value, *equation.guard):
@@ -145,19 +144,26 @@ def _equation(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, T
     vectors = frame.vectors(target.indices, target.dtype)
     lanes = frame.lane_cost(target)
     latency = 0.0
+    kept = hoisted > 1 or frame.in_registers(target, known[target.tensor])
     if equation.assign is not Assign.SET:
         # x += a*b is one fused multiply-add.
         fused = equation.assign is Assign.ADD and isinstance(equation.value, Call) and equation.value.op == "mul"
         work.arithmetic += 0.0 if fused else frame.copies(None) * vectors
-        work.loads += copies * lanes / hoisted
-        if hoisted > 1:
+        if kept:
             quick = equation.assign in (Assign.MAX, Assign.MIN)
             latency = (CORE.latency / 4 if quick else CORE.latency) * frame.chain(target.indices)
             work.registers += copies * vectors
-    work.stores += copies * lanes / hoisted
+        else:
+            work.loads += frame.copies(None) * lanes
+            chain = frame.chain(target.indices)
+            latency = (CORE.latency + CORE.forwarding) * chain if chain > 1 else 0.0
+    if not kept:
+        work.stores += frame.copies(None) * lanes
+    elif not frame.in_registers(target, known[target.tensor]):
+        work.loads += copies * lanes / hoisted
+        work.stores += copies * lanes / hoisted
     spilled = max(0.0, work.registers + work.operands - CORE.registers)
-    work.loads += spilled
-    work.stores += spilled
+    work.serial += spilled * CORE.spill
     issued = (work.arithmetic + work.loads + work.stores) / CORE.issue
     bound = max(work.arithmetic / CORE.arithmetic, work.loads / CORE.loads, work.stores / CORE.stores, latency, issued)
     guard = 1.0 if equation.guard else 0.0
@@ -181,7 +187,9 @@ class _Work:
 class _Frame:
     """The loops of an equation, by how they are executed."""
 
-    known: Mapping[str, Tensor]
+    known: Mapping[str, Placed]
+    dtype: DType
+    """Of the target; values on the way are taken to be as wide."""
     serial: tuple[Loop, ...]
     unrolled: tuple[Loop, ...]
     """Unrolled loops below the innermost serial one: their copies share what does not depend on them."""
@@ -190,14 +198,14 @@ class _Frame:
     """Iterations of the innermost serial loop in all."""
 
     @classmethod
-    def of(cls, loops: tuple[Loop, ...], known: Mapping[str, Tensor]) -> _Frame:
+    def of(cls, equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Placed]) -> _Frame:
         serial = tuple(loop for loop in loops if loop.kind in (Kind.SERIAL, Kind.PARALLEL, Kind.BOUND))
         last = max((n for n, loop in enumerate(loops) if loop in serial), default=-1)
         unrolled = tuple(loop for loop in loops[last + 1 :] if loop.kind is Kind.UNROLLED)
         outer = tuple(loop for loop in loops[: last + 1] if loop.kind is Kind.UNROLLED)
         vector = next((loop for loop in loops if loop.kind is Kind.VECTOR), None)
         trips = float(math.prod(loop.extent for loop in (*serial, *outer)))
-        return cls(known, serial, unrolled, vector, trips)
+        return cls(known, known[equation.target.tensor].tensor.dtype, serial, unrolled, vector, trips)
 
     def copies(self, indices: frozenset[str] | None) -> int:
         """How many unrolled copies differ (all, for None)."""
@@ -215,6 +223,12 @@ class _Frame:
                 break
             times *= loop.extent
         return times
+
+    def in_registers(self, access: Reference, placed: Placed) -> bool:
+        """Is the tensor small and private, and are its elements told apart by unrolled and vector loops alone?"""
+        constant = {loop.index for loop in self.unrolled} | ({self.vector.index} if self.vector else set())
+        own = access.indices - placed.home
+        return bool(placed.home) and placed.tensor.nbytes < CORE.stack_bytes and own <= constant
 
     def vectors(self, indices: frozenset[str], dtype: DType) -> int:
         """Vector registers (or scalars) that a value fills."""
@@ -243,21 +257,24 @@ def _charge(expr: Expr, frame: _Frame, work: _Work, seen: set[Expr]) -> frozense
             seen.add(expr)
             cost = frame.copies(access.indices) * frame.lane_cost(access)
             hoisted = frame.hoisted(access.indices)
-            work.loads += cost / hoisted
+            if not frame.in_registers(access, frame.known[access.tensor]):
+                work.loads += cost / hoisted
             if hoisted == 1:
-                work.operands += 1
+                work.operands += frame.vectors(access.indices, access.dtype)
         return access.indices
     indices = frozenset[str]().union(*(_charge(child, frame, work, seen) for child in children(expr)))
     if expr in seen:
         return indices
     seen.add(expr)
     times = frame.copies(indices) / frame.hoisted(indices)
-    vectors = frame.vectors(indices, DType.F32)
+    vectors = frame.vectors(indices, frame.dtype)
     if isinstance(expr, Cast):
         work.arithmetic += times * vectors
         return indices
     assert isinstance(expr, Call)
-    if expr.op in _CALLS:
+    if expr.op in _FUNCTIONS:
+        work.serial += times * vectors * _FUNCTIONS[expr.op]
+    elif expr.op in _CALLS:
         lanes = frame.vector.extent if frame.vector and frame.vector.index in indices else 1
         work.serial += times * lanes * _CALLS[expr.op]
     elif expr.op in _SLOW:

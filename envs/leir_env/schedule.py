@@ -1,7 +1,8 @@
 """The default schedule: what anybody would do first, and the baseline that speedups are measured against.
 
-Each nest gets its contiguous loop innermost where the order of every sum stays the same, that loop in
-vector lanes, and its outermost loop shared out among the cores; on a GPU, blocks and threads.
+Each nest gets the best of three textbook mappings by the cost model: as it is; its contiguous loop innermost, in
+vector lanes; or 16 neighbouring results in lanes inside the loops that sum them up. No sum changes its order. Then
+its outermost loop is shared out among the cores.
 """
 
 from __future__ import annotations
@@ -9,34 +10,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from envs.common.actions import Action
+from envs.leir_env.cost import estimate
 from envs.leir_env.ir import Access, Equation, Kind, Loop, Program, Statement
 from envs.leir_env.legality import parallel_refusal
 from envs.leir_env.simplify import linear
 from envs.leir_env.strategies import Exactness, apply, refusal
 from envs.leir_env.tree import Path, accesses, at, band, declarations, equations, expressions, site_of
 
-_WIDTHS = ("16", "8", "4", "2")
+Steps = tuple[tuple[Action, Program], ...]
+"""Actions, each with the program after it."""
+
+_WIDTHS = ("16", "8", "4")
+_LANES = "16"
 
 
 def default_schedule(program: Program) -> Program:
     """Return `program` under its default schedule for a CPU; its values stay the same, bit for bit."""
-    return list(default_steps(program))[-1][1] if program.body else program
+    steps = default_steps(program)
+    return steps[-1][1] if steps else program
 
 
-def default_steps(program: Program) -> Iterator[tuple[Action | None, Program]]:
-    """Yield the actions that make the default schedule, each with the program after it (None: the start)."""
-    yield None, program
+def default_steps(program: Program) -> Steps:
+    """Return the actions that make the default schedule."""
+    steps: Steps = ()
     for position in range(len(program.body)):
-        for path in list(_perfect_nests(program, (position,))):
-            for step in _sink_contiguous(program, path):
-                program = step[1]
-                yield step
-            for step in _vectorise(program, path):
-                program = step[1]
-                yield step
-        for step in _parallelise(program, (position,)):
-            program = step[1]
-            yield step
+        for path in tuple(_perfect_nests(program, (position,))):
+            options = [mapping(program, path) for mapping in (_as_it_is, _contiguous_innermost, _neighbours_in_lanes)]
+            best = min(options, key=lambda option: estimate(option[-1][1] if option else program))
+            steps += best
+            program = best[-1][1] if best else program
+        shared = _parallelised(program, (position,))
+        steps += shared
+        program = shared[-1][1] if shared else program
+    return steps
 
 
 def _perfect_nests(program: Program, path: Path) -> Iterator[Path]:
@@ -75,57 +81,84 @@ def _stride(access: Access, index: str, shape: tuple[int, ...], extents: dict[st
     return abs(stride)
 
 
-def _sink_contiguous(program: Program, path: Path) -> Iterator[tuple[Action, Program]]:
-    """Bring the best loop to the innermost place by exchanges of neighbours that change no sum."""
+def _nest(program: Program, path: Path) -> tuple[Loop, ...]:
     loop = at(program, path)
     assert isinstance(loop, Loop)
-    loops = band(loop)
-    extents = {each.index: each.extent for each in loops}
-    scores = {
-        each.index: contiguous(loop, each.index, program, extents)
-        for depth, each in enumerate(loops)
+    return band(loop)
+
+
+def _as_it_is(program: Program, path: Path) -> Steps:
+    return ()
+
+
+def _contiguous_innermost(program: Program, path: Path) -> Steps:
+    loops = _nest(program, path)
+    extents = {loop.index: loop.extent for loop in loops}
+    scores = [
+        contiguous(loops[0], loop.index, program, extents)
         if parallel_refusal(program, (*path, *[0] * depth)) is None
-    }
-    if not scores or max(scores.values()) <= 0:
-        return
-    best = max(scores, key=lambda index: (scores[index], list(scores).index(index)))
-    depth = [each.index for each in loops].index(best)
-    for lower in range(depth + 1, len(loops)):
+        else 0
+        for depth, loop in enumerate(loops)
+    ]
+    best = max(range(len(loops)), key=lambda depth: (scores[depth], depth))
+    if scores[best] <= 0:
+        return ()
+    sunk = _sunk(program, path, best)
+    return sunk + _vectorised(sunk[-1][1] if sunk else program, (*path, *[0] * (len(loops) - 1)))
+
+
+def _neighbours_in_lanes(program: Program, path: Path) -> Steps:
+    loops = _nest(program, path)
+    (equation,) = equations(loops[-1])
+    last = equation.target.subscripts[-1:]
+    depth = (
+        next((n for n, loop in enumerate(loops) if getattr(last[0], "name", "") == loop.index), None) if last else None
+    )
+    if depth is None or depth == len(loops) - 1:
+        return ()
+    split = Action("loop_split", (site_of(program, (*path, *[0] * depth)),), (_LANES,))
+    if loops[depth].extent % int(_LANES) or refusal(program, split) is not None:
+        return ()
+    halved = apply(program, split).program
+    sunk = _sunk(halved, path, depth + 1)
+    lanes = _vectorised(sunk[-1][1] if sunk else halved, (*path, *[0] * len(loops)))
+    return ((split, halved), *sunk, *lanes) if lanes else ()
+
+
+def _sunk(program: Program, path: Path, depth: int) -> Steps:
+    """Bring the loop `depth` levels down to the innermost place by exchanges of neighbours that change no sum."""
+    steps: Steps = ()
+    for lower in range(depth + 1, len(_nest(program, path))):
         upper = site_of(program, (*path, *[0] * (lower - 1)))
         action = Action("loop_reorder", (upper, site_of(program, (*path, *[0] * lower))))
         if refusal(program, action) is not None:
-            return
+            return steps
         outcome = apply(program, action)
         if outcome.exactness is not Exactness.EXACT:
-            return
+            return steps
         program = outcome.program
-        yield action, program
+        steps += ((action, program),)
+    return steps
 
 
-def _vectorise(program: Program, path: Path) -> Iterator[tuple[Action, Program]]:
-    loop = at(program, path)
-    assert isinstance(loop, Loop)
-    loops = band(loop)
-    inner = (*path, *[0] * (len(loops) - 1))
-    extents = {each.index: each.extent for each in loops}
-    if contiguous(loops[-1], loops[-1].index, program, extents) <= 0:
-        return
-    for width in _WIDTHS:
-        action = Action("loop_vectorization", (site_of(program, inner),), (width,))
-        if refusal(program, action) is None:
-            yield action, apply(program, action).program
-            return
+def _vectorised(program: Program, inner: Path) -> Steps:
+    return _first(program, (Action("loop_vectorization", (site_of(program, inner),), (width,)) for width in _WIDTHS))
 
 
-def _parallelise(program: Program, path: Path) -> Iterator[tuple[Action, Program]]:
+def _parallelised(program: Program, path: Path) -> Steps:
     """Share out the outermost loop that may be, going inwards through perfectly nested ones."""
     loop = at(program, path)
     if not isinstance(loop, Loop):
-        return
-    for depth, each in enumerate(band(loop)):
-        if each.kind is not Kind.SERIAL:
-            return
-        action = Action("loop_parallelization", (site_of(program, (*path, *[0] * depth)),))
+        return ()
+    sites = (
+        site_of(program, (*path, *[0] * depth)) for depth, each in enumerate(band(loop)) if each.kind is Kind.SERIAL
+    )
+    return _first(program, (Action("loop_parallelization", (site,)) for site in sites))
+
+
+def _first(program: Program, actions: Iterator[Action]) -> Steps:
+    """The first of several actions that applies."""
+    for action in actions:
         if refusal(program, action) is None:
-            yield action, apply(program, action).program
-            return
+            return ((action, apply(program, action).program),)
+    return ()

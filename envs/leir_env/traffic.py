@@ -28,9 +28,9 @@ class Cache:
 
 
 LEVELS = (
-    Cache(32 << 10, 4096, 1.5, 3.0),
-    Cache(512 << 10, 65536, 3.0, 9.0),
-    Cache(16 << 20, 1 << 20, 12.0, 25.0),
+    Cache(32 << 10, 4096, 1.0, 1.5),
+    Cache(512 << 10, 65536, 2.0, 5.0),
+    Cache(16 << 20, 1 << 20, 8.0, 20.0),
 )
 
 
@@ -43,6 +43,7 @@ class Reference:
     shape: tuple[int, ...]
     steps: tuple[tuple[tuple[str, int], ...], ...]
     indices: frozenset[str]
+    """Every loop that it depends on, those around the tensor's declaration included."""
 
     def stride(self, index: str) -> int:
         """Elements in memory between neighbouring iterations of a loop, as a magnitude."""
@@ -102,10 +103,19 @@ class Window:
         return room * max(1.0, cache.span / LINE / sets)
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor, and the indices of the loops around its declaration: each of their iterations has its own."""
+
+    tensor: Tensor
+    home: frozenset[str] = frozenset()
+
+
 @functools.lru_cache(maxsize=65536)
-def _reference(access: Access, tensor: Tensor) -> Reference:
+def _reference(access: Access, placed: Placed) -> Reference:
     steps = []
-    indices: set[str] = set()
+    tensor = placed.tensor
+    indices = set(placed.home)
     for subscript in access.subscripts:
         terms: dict[str, int] = {}
         for atom, coefficient in linear(subscript, {}).terms:
@@ -117,12 +127,12 @@ def _reference(access: Access, tensor: Tensor) -> Reference:
     return Reference(access.tensor, tensor.dtype, tensor.shape, tuple(steps), frozenset(indices))
 
 
-def reference(access: Access, known: Mapping[str, Tensor]) -> Reference:
+def reference(access: Access, known: Mapping[str, Placed]) -> Reference:
     """Return what the model needs to know of an access."""
     return _reference(access, known[access.tensor])
 
 
-def moved_cycles(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Tensor]) -> float:
+def moved_cycles(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Placed]) -> float:
     """Cycles to bring in the lines that one equation needs, over all its iterations and all levels.
 
     By reuse distance: what one iteration of a loop touches is found again in the next if it all fits.

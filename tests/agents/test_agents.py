@@ -20,11 +20,14 @@ from agents.base import (
     Expanded,
     Improved,
     Refused,
+    Search,
     SearchResult,
+    ignore,
     make_agent,
 )
-from agents.frontier import Beam, greedy, spread
+from agents.frontier import Beam, Frontier, greedy, spread
 from agents.proposers import CostModel, Heuristic, Uniform
+from envs.common.actions import parse_action
 from envs.common.evaluation import Evaluation, Status
 from tests.common.toy_problem import Dials, ToyProblem, valley
 
@@ -302,23 +305,24 @@ def test_impossible_parameters_are_refused_by_name(build, message):
         build()
 
 
-class Trap(ToyProblem):
-    """The model loves dial values of 4, and whatever has one fails."""
-
-    def estimate(self, state):
-        return self.landscape(state) + 5.0 * (max(state) == 4)
-
-    def _evaluate(self, state) -> Evaluation:
-        if max(state) == 4:
-            return Evaluation(self.key(state), Status.CRASHED, "a dial of 4 crashes")
-        return super()._evaluate(state)
-
-
 def test_a_failure_warns_of_its_relatives():
-    result, events = solve(make_agent("beam", batch=1), Trap(), Budget(16))
-    failed = [event for event in evaluated(events) if not event.evaluation.status.verified]
-    assert 0 < len(failed) < 8
-    assert result.evaluation is not None and result.evaluation.speedup > 3
+    up = {name: parse_action(f"turn({name}; up)") for name in "abc"}
+    problem = ToyProblem(failures={(0, 2, 2): Status.CRASHED})
+    search = Search(problem, Budget(10), np.random.default_rng(0), ignore, lambda: 0.0)
+    search.measure([search.root])
+    frontier = Frontier(search, CostModel(), 6)
+    bad = frontier.follow(search.root, (up["a"], up["a"], up["b"], up["b"]))
+    sibling = frontier.follow(search.root, (up["a"], up["a"], up["b"], up["c"]))
+    stranger = frontier.follow(search.root, (up["a"], up["a"], up["a"]))
+    before = {node.key: frontier.predict(node) for node in (bad, sibling, stranger)}
+    frontier._enter(bad)
+    assert frontier.measure_best(1)
+    root = search.value(search.root)
+    for node, odds in ((sibling, 1 / 2), (stranger, 1 / 2)):
+        assert frontier.predict(node) == pytest.approx(root + odds * (before[node.key] - root))
+    frontier._enter(stranger)
+    assert frontier.measure_best(1)
+    assert frontier._odds(sibling) == 1 / 2 < frontier._odds(frontier.follow(search.root, (up["a"],) * 2)) == 2 / 3
 
 
 def test_the_way_to_the_best_is_measured_at_its_middle():

@@ -225,6 +225,8 @@ class CacheReadWrite(Strategy):
         if size > MAX_PRIVATE_BYTES:
             return Refusal("size", f"{where}: the copy would take {size} bytes, the limit is {MAX_PRIVATE_BYTES}")
         if name not in written(loop):
+            if tensor.role not in (Role.INPUT, Role.PARAMETER) and _guarded_write(program, name):
+                return Refusal("structure", f"{where}: {name} is written under a guard, so that the box may hold nothing")
             return box, None, Exactness.EXACT
         return self._write_back(program, site, box, found, (*node.loops[len(home) :], loop))
 
@@ -289,6 +291,15 @@ class CacheReadWrite(Strategy):
             f"Keep the {box.size} elements ({size} bytes) of {site[0]} that one iteration of {site[1]} works on in a "
             f"contiguous {args[0]} buffer, where they are {use} repeatedly."
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _guarded_write(program: Program, name: str) -> bool:
+    """Is some equation of a tensor guarded, so that elements may be left unwritten?"""
+    return any(
+        isinstance(node.statement, Equation) and node.statement.target.tensor == name and bool(node.statement.guard)
+        for node in walk(program)
+    )
 
 
 def _fills(target: Access, box: Region, inner: Mapping[str, int]) -> bool:
