@@ -49,11 +49,12 @@ def random_inputs(program: Program, rng: np.random.Generator) -> dict[str, npt.N
     limits = index_limits(program)
     values = {}
     for tensor in program.inputs:
-        if tensor.dtype.is_float:
-            array = rng.normal(size=tensor.shape)
-        else:
-            array = rng.integers(0, limits.get(tensor.name, 2), size=tensor.shape)
-        values[tensor.name] = np.asarray(array).astype(numpy_dtype(tensor.dtype))
+        array: npt.NDArray[Any] = (
+            np.asarray(rng.normal(size=tensor.shape))
+            if tensor.dtype.is_float
+            else np.asarray(rng.integers(0, limits.get(tensor.name, 2), size=tensor.shape))
+        )
+        values[tensor.name] = array.astype(numpy_dtype(tensor.dtype))
     return values
 
 

@@ -53,7 +53,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is DType.BF16:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     names = {"f": "float", "i": "int"}
     return np.dtype("bool" if dtype is DType.BOOL else names[dtype[0]] + dtype[1:])
 
@@ -227,7 +228,7 @@ class _Machine:
         total = target[window]
         terms = np.broadcast_to(value, grid.shape)
         rows = terms.reshape(-1, *terms.shape[len(grid.axes) - len(kept) :])
-        operator = OPS[equation.assign.op].numpy
+        operator: Any = OPS[equation.assign.op].numpy
         if total.size < 64 and target.dtype.kind in "fiu":
             total = operator.accumulate(np.concatenate([np.asarray(total)[None], rows]), axis=0)[-1]
         else:

@@ -256,6 +256,21 @@ def _correspondence(
     return places
 
 
+@functools.lru_cache(maxsize=4096)
+def _crossing(nest: Loop) -> tuple[tuple[tuple[Meeting, Schedule, list[str]], ...], bool]:
+    """The meetings of a nest that may differ in two loops or more, and whether any differs in a promised loop."""
+    promised = {loop.index for loop in loops_below(nest) if loop.kind not in (Kind.SERIAL, Kind.UNROLLED)}
+    found = []
+    touched = False
+    for meeting in dependence.loop_meetings(nest):
+        was = Schedule(dependence.common_loops(meeting.s, meeting.t), meeting.s is not meeting.t)
+        free = was.free(meeting)
+        touched = touched or not promised.isdisjoint(free)
+        if len(free) > 1:
+            found.append((meeting, was, free))
+    return tuple(found), touched
+
+
 @functools.lru_cache(maxsize=16384)
 def exchange(nest: Loop, path: Path, depth: int) -> frozenset[str] | str:
     """Judge swapping the loop at `path` below `nest` with the one `depth` levels below it in its perfect nest.
@@ -264,23 +279,19 @@ def exchange(nest: Loop, path: Path, depth: int) -> frozenset[str] | str:
     round or a promised kind no longer hold. The same verdict as `order`, without building the program.
     """
     upper, lower = len(path), len(path) + depth
-    promised = {loop.index for loop in loops_below(nest) if loop.kind not in (Kind.SERIAL, Kind.UNROLLED)}
     reassociated: set[str] = set()
-    for meeting in dependence.loop_meetings(nest):
-        common = dependence.common_loops(meeting.s, meeting.t)
-        textual = meeting.s is not meeting.t
-        was = Schedule(common, textual)
-        free = was.free(meeting)
-        if not promised.isdisjoint(free):
-            reason = _promise_broken(nest, path, depth)
-            if reason is not None:
-                return reason
-            promised = set()
-        if len(free) < 2 or lower >= len(common) or meeting.s.path[1 : upper + 1] != path:
+    crossing, promised = _crossing(nest)
+    if promised:
+        reason = _promise_broken(nest, path, depth)
+        if reason is not None:
+            return reason
+    for meeting, was, free in crossing:
+        common = was.common
+        if lower >= len(common) or meeting.s.path[1 : upper + 1] != path:
             continue
         swapped = list(common)
         swapped[upper], swapped[lower] = swapped[lower], swapped[upper]
-        now = Schedule(tuple(swapped), textual)
+        now = Schedule(tuple(swapped), was.textual)
         if now.free(meeting) == free:
             continue
         for m, old_order, new_order in _directions(meeting, was, now):

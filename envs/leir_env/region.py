@@ -86,24 +86,38 @@ def region(tensor: Tensor, found: tuple[Use, ...], outer: Mapping[str, int]) -> 
     base: list[Linear] = []
     extents: list[int] = []
     for d in range(len(tensor.shape)):
-        moving: Linear | None = None
+        moving: dict[Expr, int] | None = None
         low = high = 0
         for use in found:
             value = linear(use.access.subscripts[d], use.around)
-            fixed = Linear(tuple(term for term in value.terms if indices(term[0]) <= outer.keys()))
-            rest = Linear(tuple(term for term in value.terms if term not in fixed.terms), value.constant)
-            if any(not indices(atom).isdisjoint(outer) for atom, _ in rest.terms):
-                return f"subscript {d + 1} of {tensor.name} mixes inner and outer indices"
-            ends = interval(rest, use.around)
-            if ends is None:
-                return f"subscript {d + 1} of {tensor.name} is not affine"
+            fixed: dict[Expr, int] = {}
+            least = most = value.constant
+            for term in value.terms:
+                atom, step = term
+                if isinstance(atom, Index):
+                    if atom.name in outer:
+                        fixed[atom] = step
+                        continue
+                    reach = step * (use.around[atom.name] - 1)
+                    least, most = least + min(reach, 0), most + max(reach, 0)
+                    continue
+                inside = indices(atom)
+                if inside <= outer.keys():
+                    fixed[atom] = step
+                    continue
+                if not inside.isdisjoint(outer):
+                    return f"subscript {d + 1} of {tensor.name} mixes inner and outer indices"
+                ends = interval(Linear((term,)), use.around)
+                if ends is None:
+                    return f"subscript {d + 1} of {tensor.name} is not affine"
+                least, most = least + ends[0], most + ends[1]
             if moving is None:
-                moving, (low, high) = fixed, ends
-            elif dict(moving.terms) != dict(fixed.terms):
+                moving, low, high = fixed, least, most
+            elif moving != fixed:
                 return f"two accesses of {tensor.name} move differently along dimension {d + 1}"
-            low, high = min(low, ends[0]), max(high, ends[1])
+            low, high = min(low, least), max(high, most)
         assert moving is not None
-        base.append(moving.plus(Linear((), low)))
+        base.append(Linear(tuple(moving.items()), low))
         extents.append(high - low + 1)
     return Region(tuple(base), tuple(extents), tensor, tuple(outer.items()))
 

@@ -151,10 +151,12 @@ def _divided(op: str, value: Linear, divisor: int, extents: Extents) -> Linear:
         return multiples.plus(stepped) if op == "floordiv" else stepped
     if op == "mod":
         return Linear(((Call("mod", (rest.expression(), Const(divisor))), 1),))
-    inner = rest.expression()
-    if isinstance(inner, Call) and inner.op == "floordiv" and isinstance(inner.args[1], Const):
-        inner, divisor = inner.args[0], int(inner.args[1].value) * divisor
-    return multiples.plus(Linear(((Call("floordiv", (inner, Const(divisor))), 1),)))
+    match rest.expression():
+        case Call("floordiv", (value_below, Const(int(below)))):
+            quotient_of = Call("floordiv", (value_below, Const(below * divisor)))
+        case other:
+            quotient_of = Call("floordiv", (other, Const(divisor)))
+    return multiples.plus(Linear(((quotient_of, 1),)))
 
 
 def _by_step(op: str, value: Linear, divisor: int, extents: Extents) -> Linear | None:
@@ -173,9 +175,11 @@ def _recombine(value: Linear) -> Linear:
     """Apply `c*(x//c) + x%c = x`, for any multiple of it."""
     terms = dict(value.terms)
     for atom, coefficient in value.terms:
-        if not (isinstance(atom, Call) and atom.op == "mod" and isinstance(atom.args[1], Const)):
-            continue
-        base, divisor = atom.args[0], int(atom.args[1].value)
+        match atom:
+            case Call("mod", (base, Const(int(divisor)))):
+                pass
+            case _:
+                continue
         inner, outer = base, divisor
         if isinstance(base, Call) and base.op == "floordiv" and isinstance(base.args[1], Const):
             inner, outer = base.args[0], int(base.args[1].value) * divisor

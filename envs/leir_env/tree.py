@@ -75,13 +75,14 @@ def sites(program: Program) -> Mapping[str, Node]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _sites_by_path(program: Program) -> Mapping[Path, str]:
+def sites_by_path(program: Program) -> Mapping[Path, str]:
+    """The name of every loop and equation by its path."""
     return {node.path: name for name, node in sites(program).items()}
 
 
 def site_of(program: Program, path: Path) -> str:
     """The name of the statement at `path`."""
-    return _sites_by_path(program)[path]
+    return sites_by_path(program)[path]
 
 
 def at(program: Program, path: Path) -> Statement:

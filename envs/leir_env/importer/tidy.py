@@ -124,7 +124,7 @@ def _merge(graph: Graph) -> Graph:
 def _inline_copies(graph: Graph) -> Graph:
     """Read through what is a copy with affine subscripts, a constant, or a function of indices alone."""
 
-    def trivial(stage: Stage) -> bool:
+    def trivial(stage: Stage, _: Graph) -> bool:
         value = stage.equation.value
         if isinstance(value, Access):
             return not any(_is_view(subscript) or _is_indirect(subscript) for subscript in value.subscripts)
@@ -135,13 +135,18 @@ def _inline_copies(graph: Graph) -> Graph:
 
 def _inline_views(graph: Graph) -> Graph:
     """Read through reshapes that no producer could write at once."""
-    return _inline(graph, lambda s: isinstance(s.equation.value, Access) and not _gathers(s.equation.value))
+
+    def view(stage: Stage, _: Graph) -> bool:
+        value = stage.equation.value
+        return isinstance(value, Access) and not any(map(_is_indirect, value.subscripts))
+
+    return _inline(graph, view)
 
 
 def _inline_elementwise(graph: Graph) -> Graph:
     """Inline an elementwise stage where that computes nothing more often than before, save cheap repeats."""
 
-    def wanted(stage: Stage) -> bool:
+    def wanted(stage: Stage, graph: Graph) -> bool:
         places = [
             (reader, access)
             for reader in graph.stages
@@ -156,16 +161,13 @@ def _inline_elementwise(graph: Graph) -> Graph:
             for reader, access in places
         )
 
-    for stage in graph.stages:
-        if graph.is_temporary(stage.tensor) and stage.is_elementwise and wanted(stage):
-            return _substitute_stage(graph, stage)
-    return graph
+    return _inline(graph, wanted)
 
 
-def _inline(graph: Graph, wanted: Callable[[Stage], bool]) -> Graph:
+def _inline(graph: Graph, wanted: Callable[[Stage, Graph], bool]) -> Graph:
     for tensor in [stage.tensor for stage in graph.stages]:
         stage = next(stage for stage in graph.stages if stage.tensor == tensor)
-        if graph.is_temporary(tensor) and stage.is_elementwise and wanted(stage):
+        if graph.is_temporary(tensor) and stage.is_elementwise and wanted(stage, graph):
             graph = _substitute_stage(graph, stage)
     return graph
 
@@ -206,10 +208,6 @@ def _is_view(subscript: Expr) -> bool:
 
 def _is_indirect(subscript: Expr) -> bool:
     return any(isinstance(node, Access) for node in subexpressions(subscript))
-
-
-def _gathers(access: Access) -> bool:
-    return any(_is_indirect(subscript) for subscript in access.subscripts)
 
 
 def _widen_sums(graph: Graph) -> Graph:

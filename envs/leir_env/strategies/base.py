@@ -16,7 +16,7 @@ from typing import ClassVar
 from envs.common.actions import STOP, Action
 from envs.leir_env.ir import Block, Loop, Program
 from envs.leir_env.legality import read, written
-from envs.leir_env.tree import Node, Path, declarations, site_of, sites
+from envs.leir_env.tree import Node, Path, declarations, sites, sites_by_path
 
 
 class Level(StrEnum):
@@ -159,9 +159,10 @@ def _offers(program: Program, strategies: Iterable[Strategy], target: str) -> It
                 if strategy.why_not(program, site, args) is None:
                     yield Action(strategy.name, site, args)
             continue
+        names = sites_by_path(program)
         for position, alone in enumerate(_nests(program)):
             for paths, args in _local_offers(strategy.name, alone):
-                yield Action(strategy.name, tuple(site_of(program, (position, *path)) for path in paths), args)
+                yield Action(strategy.name, tuple(names[position, *path] for path in paths), args)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -311,8 +311,8 @@ class ComputeInline(Strategy):
                     "dependence", f"inline {name}: {target}, which it reads, is written again before {name} is read"
                 )
             shared = _common(other.path, node.path)
-            home = len(declarations(program)[target][1])
-            if shared > home:
+            outside = len(declarations(program)[target][1])
+            if shared > outside:
                 for reader in readers:
                     if not self._same_iteration(equation, node, reader, shared):
                         return Refusal(

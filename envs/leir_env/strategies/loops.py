@@ -200,6 +200,8 @@ class LoopTiling(Strategy):
             rest = band(loop)[1:2]
             for below in rest:
                 other = site_of(program, (*node.path, 0))
+                if isinstance(exchange(program, site, other), Refusal):
+                    continue
                 for first in factors(loop.extent, _TILES):
                     for second in factors(below.extent, _TILES):
                         yield (site, other), (str(first), str(second))
