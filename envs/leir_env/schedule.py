@@ -26,26 +26,30 @@ _LANES = "16"
 
 def default_schedule(program: Program) -> Program:
     """Return `program` under its default schedule for a CPU; its values stay the same, bit for bit."""
-    steps = default_steps(program)
-    return steps[-1][1] if steps else program
+    return after(program, default_steps(program))
 
 
 def default_steps(program: Program) -> Steps:
     """Return the actions that make the default schedule."""
     steps: Steps = ()
     for position in range(len(program.body)):
-        for path in tuple(_perfect_nests(program, (position,))):
-            options = [mapping(program, path) for mapping in (_as_it_is, _contiguous_innermost, _neighbours_in_lanes)]
-            best = min(options, key=lambda option: estimate(option[-1][1] if option else program))
+        for path in tuple(perfect_nests(program, (position,))):
+            options = [mapping(program, path) for mapping in (_as_it_is, contiguous_innermost, neighbours_in_lanes)]
+            best = min(options, key=lambda option: estimate(after(program, option)))
             steps += best
-            program = best[-1][1] if best else program
-        shared = _parallelised(program, (position,))
+            program = after(program, best)
+        shared = parallelised(program, (position,))
         steps += shared
-        program = shared[-1][1] if shared else program
+        program = after(program, shared)
     return steps
 
 
-def _perfect_nests(program: Program, path: Path) -> Iterator[Path]:
+def after(program: Program, steps: Steps) -> Program:
+    """The program that steps from `program` lead to."""
+    return steps[-1][1] if steps else program
+
+
+def perfect_nests(program: Program, path: Path) -> Iterator[Path]:
     """The paths of the outermost loops of perfect nests that hold a single equation."""
     statement = at(program, path)
     if not isinstance(statement, Loop):
@@ -56,7 +60,7 @@ def _perfect_nests(program: Program, path: Path) -> Iterator[Path]:
         yield path
         return
     for number in range(len(body)):
-        yield from _perfect_nests(program, (*path, *[0] * (len(loops) - 1), number))
+        yield from perfect_nests(program, (*path, *[0] * (len(loops) - 1), number))
 
 
 def contiguous(statement: Statement, index: str, program: Program, extents: dict[str, int]) -> int:
@@ -81,7 +85,8 @@ def _stride(access: Access, index: str, shape: tuple[int, ...], extents: dict[st
     return abs(stride)
 
 
-def _nest(program: Program, path: Path) -> tuple[Loop, ...]:
+def loops_at(program: Program, path: Path) -> tuple[Loop, ...]:
+    """The perfect nest from the loop at `path` down."""
     loop = at(program, path)
     assert isinstance(loop, Loop)
     return band(loop)
@@ -91,8 +96,9 @@ def _as_it_is(program: Program, path: Path) -> Steps:
     return ()
 
 
-def _contiguous_innermost(program: Program, path: Path) -> Steps:
-    loops = _nest(program, path)
+def contiguous_innermost(program: Program, path: Path) -> Steps:
+    """Bring the loop with the most contiguous accesses to the innermost place, into vector lanes."""
+    loops = loops_at(program, path)
     extents = {loop.index: loop.extent for loop in loops}
     scores = [
         contiguous(loops[0], loop.index, program, extents)
@@ -103,12 +109,13 @@ def _contiguous_innermost(program: Program, path: Path) -> Steps:
     best = max(range(len(loops)), key=lambda depth: (scores[depth], depth))
     if scores[best] <= 0:
         return ()
-    sunk = _sunk(program, path, best)
-    return sunk + _vectorised(sunk[-1][1] if sunk else program, (*path, *[0] * (len(loops) - 1)))
+    moves = sunk(program, path, best)
+    return moves + vectorised(after(program, moves), (*path, *[0] * (len(loops) - 1)))
 
 
-def _neighbours_in_lanes(program: Program, path: Path) -> Steps:
-    loops = _nest(program, path)
+def neighbours_in_lanes(program: Program, path: Path) -> Steps:
+    """Run 16 neighbouring results in lanes, inside the loops that sum them up."""
+    loops = loops_at(program, path)
     (equation,) = equations(loops[-1])
     last = equation.target.subscripts[-1:]
     depth = (
@@ -120,15 +127,18 @@ def _neighbours_in_lanes(program: Program, path: Path) -> Steps:
     if loops[depth].extent % int(_LANES) or refusal(program, split) is not None:
         return ()
     halved = apply(program, split).program
-    sunk = _sunk(halved, path, depth + 1)
-    lanes = _vectorised(sunk[-1][1] if sunk else halved, (*path, *[0] * len(loops)))
-    return ((split, halved), *sunk, *lanes) if lanes else ()
+    moves = sunk(halved, path, depth + 1)
+    lanes = vectorised(after(halved, moves), (*path, *[0] * len(loops)))
+    return ((split, halved), *moves, *lanes) if lanes else ()
 
 
-def _sunk(program: Program, path: Path, depth: int) -> Steps:
-    """Bring the loop `depth` levels down to the innermost place by exchanges of neighbours that change no sum."""
+def sunk(program: Program, path: Path, depth: int, bottom: int | None = None) -> Steps:
+    """Bring the loop `depth` levels down to the innermost place by exchanges of neighbours that change no sum.
+
+    With `bottom`, to the last place of the first `bottom` loops of the nest.
+    """
     steps: Steps = ()
-    for lower in range(depth + 1, len(_nest(program, path))):
+    for lower in range(depth + 1, len(loops_at(program, path)) if bottom is None else bottom):
         upper = site_of(program, (*path, *[0] * (lower - 1)))
         action = Action("loop_reorder", (upper, site_of(program, (*path, *[0] * lower))))
         if refusal(program, action) is not None:
@@ -141,11 +151,12 @@ def _sunk(program: Program, path: Path, depth: int) -> Steps:
     return steps
 
 
-def _vectorised(program: Program, inner: Path) -> Steps:
-    return _first(program, (Action("loop_vectorization", (site_of(program, inner),), (width,)) for width in _WIDTHS))
+def vectorised(program: Program, inner: Path) -> Steps:
+    """Run the loop at `inner` in the most lanes that divide it."""
+    return first(program, (Action("loop_vectorization", (site_of(program, inner),), (width,)) for width in _WIDTHS))
 
 
-def _parallelised(program: Program, path: Path) -> Steps:
+def parallelised(program: Program, path: Path) -> Steps:
     """Share out the outermost loop that may be, going inwards through perfectly nested ones."""
     loop = at(program, path)
     if not isinstance(loop, Loop):
@@ -153,10 +164,10 @@ def _parallelised(program: Program, path: Path) -> Steps:
     sites = (
         site_of(program, (*path, *[0] * depth)) for depth, each in enumerate(band(loop)) if each.kind is Kind.SERIAL
     )
-    return _first(program, (Action("loop_parallelization", (site,)) for site in sites))
+    return first(program, (Action("loop_parallelization", (site,)) for site in sites))
 
 
-def _first(program: Program, actions: Iterator[Action]) -> Steps:
+def first(program: Program, actions: Iterator[Action]) -> Steps:
     """The first of several actions that applies."""
     for action in actions:
         if refusal(program, action) is None:
