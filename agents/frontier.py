@@ -32,13 +32,16 @@ T = TypeVar("T")
 WORTH = 0.01
 """Predicted log speedup below which a step is not worth looking further for: 1 %."""
 
+PLANNED = 2
+"""Levels of a lookahead at which the problem's plans are followed too: a plan may build on another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Beam:
     """Beam search that looks ahead under a proposer and measures what it finds.
 
-    A round: look ahead from the `width` fastest measured states, until predictions stop rising, keeping
-    `width` states at each level; vary the traces of the fastest; put all that into the open list; measure the best
+    A round: look ahead from the `width` fastest measured states, by single actions and by the problem's plans,
+    until predictions stop rising, keeping `width` states at each level; vary the traces of the fastest; put all that into the open list; measure the best
     `batch` of it. A parent stays in the beam until something faster was measured. With a width of one this
     is greedy search.
     """
@@ -98,6 +101,8 @@ class Frontier(Generic[S]):
         self._branch = branch
         self._open: dict[str, Node[S]] = {}
         self._children: dict[str, tuple[Node[S], ...]] = {}
+        self._ends: dict[str, tuple[Node[S], ...]] = {}
+        self._planned: set[str] = set()
         self._trust = 1.0
         self._worst: Node[S] | None = None
         self._passed: Counter[str] = Counter()
@@ -131,10 +136,14 @@ class Frontier(Generic[S]):
     def look_ahead(self, parents: list[Node[S]], width: int, depth: int, patience: int) -> None:
         """Run a beam under the proposer from `parents`; all it meets enters the open list."""
         level = [parent for parent in parents if len(parent.trace) < depth]
+        planned = PLANNED
         met = {self.search.root.key, *(parent.key for parent in parents)}
         best, idle = -math.inf, 0
         while level:
             found = [child for node in level for child in self._children_of(node)]
+            if planned:
+                found += (end for node in level for end in self._ends_of(node))
+                planned -= 1
             found = [node for node in {n.key: n for n in found}.values() if node.key not in met]
             if not found or self.search.spent:
                 return
@@ -175,14 +184,15 @@ class Frontier(Generic[S]):
     def measure_best(self, count: int) -> bool:
         """Measure the `count` best of the open list and learn from it; False if there was none.
 
-        Siblings by the same strategy wait for each other's result. Two places go to the middle of the
-        longest unmeasured stretch on the way to the best state, and to the one that disappointed most
-        lately: somewhere there, the model has gone astray.
+        Siblings by the same strategy wait for each other's result. One place goes to the best end of a plan:
+        it is a whole idea, where most states are half of one. One goes to the middle of the longest unmeasured
+        stretch on the way to the state that disappointed most lately: there, the model has gone astray.
         """
         self._open = {key: node for key, node in self._open.items() if self.search.fresh(node)}
         order = sorted(self._open.values(), key=self.predict, reverse=True)
-        doubtful = [midway(node, self.search.fresh) for node in (self.search.best, self._worst) if node]
-        ranked = {node.key: node for node in (*filter(None, doubtful), *order)}
+        planned = [node for node in order if node.key in self._planned][:1]
+        doubtful = [midway(self._worst, self.search.fresh)] if self._worst else []
+        ranked = {node.key: node for node in (*planned, *filter(None, doubtful), *order)}
         chosen = spread(ranked.values(), count, _brood, 1)
         predicted = [self.predict(node) for node in chosen]
         self.search.measure(chosen)
@@ -207,6 +217,15 @@ class Frontier(Generic[S]):
             order = sorted(range(len(actions)), key=lambda n: -scores[n])[: self._branch]
             kept = (self.search.child(node, actions[n], scores[n]) for n in order if scores[n] > -math.inf)
             known = self._children[node.key] = tuple(kept)
+        return known
+
+    def _ends_of(self, node: Node[S]) -> tuple[Node[S], ...]:
+        """Where the problem's plans lead to from a node."""
+        known = self._ends.get(node.key)
+        if known is None:
+            ends = (self.follow(node, plan) for plan in self.search.problem.plans(node.state))
+            known = self._ends[node.key] = tuple(end for end in ends if end is not node)
+            self._planned.update(end.key for end in known)
         return known
 
     def _rank(self, node: Node[S], actions: tuple[Action, ...]) -> list[float]:

@@ -63,3 +63,7 @@ class Problem(Protocol[S]):
     def close(self) -> None:
         """Let go of workers and files; a later call may open them again."""
         ...
+
+    def plans(self, state: S) -> Sequence[Sequence[Action]]:
+        """Sequences of legal actions that the domain puts together as one idea; none where it has no ideas."""
+        ...

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from envs.common.actions import Action
 from envs.common.evaluation import Check, Evaluation
-from envs.leir_env import cost, heuristic, printer, strategies
+from envs.leir_env import cost, heuristic, printer, recipes, strategies
 from envs.leir_env.inputs import draw
 from envs.leir_env.interp import run
 from envs.leir_env.ir import Program
@@ -188,6 +188,10 @@ class LeirProblem:
     def prior(self, state: LeirState, actions: Sequence[Action]) -> list[float]:
         """How promising rules of thumb think each action is."""
         return heuristic.prior(state.program, tuple(actions))
+
+    def plans(self, state: LeirState) -> tuple[tuple[Action, ...], ...]:
+        """The recipes that apply: register tiles, packed panels, fusions, the default schedule."""
+        return recipes.plans(state.program)
 
     def close(self) -> None:
         """End the workers; a later evaluation starts new ones."""

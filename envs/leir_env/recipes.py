@@ -13,7 +13,18 @@ from envs.leir_env.cost import estimate
 from envs.leir_env.ir import Assign, Equation, Kind, Loop, Program, Role
 from envs.leir_env.legality import read
 from envs.leir_env.region import region, uses
-from envs.leir_env.schedule import Steps, after, default_steps, first, loops_at, perfect_nests, sunk, vectorised
+from envs.leir_env.schedule import (
+    Steps,
+    after,
+    contiguous_innermost,
+    default_steps,
+    first,
+    loops_at,
+    neighbours_in_lanes,
+    perfect_nests,
+    sunk,
+    vectorised,
+)
 from envs.leir_env.strategies import REGISTRY, apply, refusal
 from envs.leir_env.tree import Path, at, declarations, indices, site_of, walk
 
@@ -53,22 +64,34 @@ def _register_tiles(program: Program) -> Iterator[Steps]:
     """Keep a tile of results in registers while the reductions run."""
     for position in range(len(program.body)):
         for path in perfect_nests(program, (position,)):
-            loops = loops_at(program, path)
-            (equation,) = (s for s in loops[-1].block.body if isinstance(s, Equation))
-            kept = [n for n, loop in enumerate(loops) if _indexes(equation, loop)]
-            if (
-                equation.assign is Assign.SET
-                or len(kept) == len(loops)
-                or any(loop.kind is not Kind.SERIAL for loop in loops[1:])
-            ):
-                continue
-            last = equation.target.subscripts[-1:]
-            lanes = [n for n in kept if last and loops[n].index in indices(last[0])]
-            for column in lanes[-1:]:
-                rows = [n for n in kept if n != column] or [None]
-                for row in rows[-2:]:
-                    for sizes in _TILES:
-                        yield _register_tile(program, path, row, column, *sizes)
+            yield from _tiles_of(program, path)
+
+
+def _tiles_of(program: Program, path: Path) -> Iterator[Steps]:
+    loops = loops_at(program, path)
+    (equation,) = (s for s in loops[-1].block.body if isinstance(s, Equation))
+    kept = [n for n, loop in enumerate(loops) if _indexes(equation, loop)]
+    if equation.assign is Assign.SET or len(kept) == len(loops) or not equation.target.subscripts:
+        return
+    if any(loop.kind is not Kind.SERIAL for loop in loops[1:]):
+        return
+    lanes = [n for n in kept if loops[n].index in indices(equation.target.subscripts[-1])]
+    for column in lanes[-1:]:
+        for row in (None, *[n for n in kept if n != column][-2:]):
+            for sizes in _TILES:
+                yield _register_tile(program, path, row, column, *sizes)
+
+
+def _best_of_each(program: Program) -> Iterator[Steps]:
+    """Give every nest the mapping or register tile that the cost model likes best; then fuse what can be fused."""
+    steps: Steps = ()
+    for position in range(len(program.body)):
+        for path in tuple(perfect_nests(program, (position,))):
+            here = after(program, steps)
+            options = [contiguous_innermost(here, path), neighbours_in_lanes(here, path), *_tiles_of(here, path), ()]
+            steps += min(options, key=lambda option: estimate(after(here, option)))
+    yield steps
+    yield _stored(program, _fused(program, steps, deepest=False))
 
 
 def _indexes(equation: Equation, loop: Loop) -> bool:
@@ -259,6 +282,7 @@ def _lanes_of(program: Program, path: Path) -> Steps:
 
 _RECIPES: tuple[Callable[[Program], Iterator[Steps]], ...] = (
     _default,
+    _best_of_each,
     _register_tiles,
     _panels,
     _fusions,

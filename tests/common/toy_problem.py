@@ -98,5 +98,9 @@ class ToyProblem:
     def prior(self, state: Dials, actions: Sequence[Action]) -> list[float]:
         return [2.0 if action.args == ("up",) else 1.0 for action in actions]
 
+    def plans(self, state: Dials) -> tuple[tuple[Action, ...], ...]:
+        """No ideas: what a search finds here, it finds by single actions."""
+        return ()
+
     def close(self) -> None:
         """Hold nothing, close nothing."""

@@ -150,7 +150,8 @@ def _inline_elementwise(graph: Graph) -> Graph:
         places = [
             (reader, access)
             for reader in graph.stages
-            for access in reads(reader.equation)
+            for expr in (*reader.equation.target.subscripts, reader.equation.value, *reader.equation.guard)
+            for access in accesses(expr)
             if access.tensor == stage.tensor
         ]
         size, value = graph.tensors[stage.tensor].size, stage.equation.value
