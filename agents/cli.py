@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 import click
 import numpy as np
 
-from agents import torch_modules
 from agents.base import AGENTS, Budget, Ended, Evaluated, Event, Improved, SearchResult, make_agent
 from agents.report import Report
 from envs.common import trace as traces
 from envs.common.console import Answer, BadInput, Exit, Missing, verb
 from envs.common.doctor import versions
 from envs.common.evaluation import Evaluation, Timing
+from envs.common.moves import shorten
 from envs.common.progress import Report as Show
 from envs.common.progress import progress
 from envs.common.store import Key, Store
@@ -36,6 +37,8 @@ from envs.leir_env.evaluate import EvaluatorError
 from envs.leir_env.ir import Program
 from envs.leir_env.oracle import OracleError
 from envs.leir_env.problem import LeirProblem
+from envs.leir_env.torch_baseline import against_reference
+from envs.leir_env.torch_files import instantiate, is_file
 from envs.leir_env.workloads import Reference, Workload
 
 RECORDED = ("python", "leirgym", "apache-tvm", "numpy")
@@ -141,9 +144,9 @@ class Watch:
 
 def _workload(what: str, inputs: str) -> Workload:
     """What is to be optimised; a PyTorch module is imported."""
-    if not torch_modules.is_file(what):
+    if not is_file(what):
         if inputs:
-            raise BadInput("--inputs goes with file.py:Class")
+            raise BadInput(f"--inputs goes with file.py:Class, not with {shorten(what)}")
         return read_workload(what)
     if importlib.util.find_spec("torch") is None:
         raise Missing("PyTorch is not installed: pip install 'leirgym[torch]'")
@@ -151,9 +154,10 @@ def _workload(what: str, inputs: str) -> Workload:
 
     reference = Reference(what, (), inputs)
     try:
-        program = from_torch(*torch_modules.load(reference)).program
-    except (ImportProblem, torch_modules.ModuleError) as error:
-        raise BadInput(f"{what}: {error}") from error
+        with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is no result
+            program = from_torch(*instantiate(reference)).program
+    except ImportProblem as error:
+        raise BadInput(f"{shorten(what)}: {error}") from error
     return replace(workloads.load(program), name=what.rpartition(":")[2], reference=reference)
 
 
@@ -182,14 +186,10 @@ def _trace(problem: LeirProblem, result: SearchResult, target: str, known: Seque
 
 def _race(result: SearchResult, program: Program, reference: Reference | None, threads: int) -> Timing | str:
     """The result against PyTorch, or why there is no such figure."""
-    if reference is None:
-        return "no PyTorch definition is known"
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
     if result.evaluation is None or result.ended is Ended.INTERRUPTED:
         return "not measured"
     with contextlib.suppress(KeyboardInterrupt):
-        return torch_modules.race(program, reference, threads)
+        return against_reference(program, reference, threads)
     return "interrupted"
 
 

@@ -41,9 +41,9 @@ class Beam:
     """Beam search that looks ahead under a proposer and measures what it finds.
 
     A round: look ahead from the `width` fastest measured states, by single actions and by the problem's plans,
-    until predictions stop rising, keeping `width` states at each level; vary the traces of the fastest; put all that into the open list; measure the best
-    `batch` of it. A parent stays in the beam until something faster was measured. With a width of one this
-    is greedy search.
+    until predictions stop rising, keeping `width` states at each level; vary the traces of the fastest; put all
+    that into the open list; measure the best `batch` of it. A parent stays in the beam until something faster
+    was measured. With a width of one this is greedy search.
     """
 
     width: int = 6

@@ -14,10 +14,6 @@ STEP = ("action", "speedup", "gain", "status")
 """Columns of the steps of a trace."""
 
 
-STEP = ("action", "speedup", "gain", "status")
-"""Columns of the steps of a trace."""
-
-
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """A ratio of median times with its 95 % interval."""

@@ -9,7 +9,8 @@ import click
 
 from envs.common.console import Answer, Exit, columns, verb
 from envs.leir_env import workloads as shipped
-from envs.leir_env.printer import key, show
+from envs.leir_env.key import key
+from envs.leir_env.printer import show
 
 
 def texts() -> Iterator[tuple[str, str, str]]:

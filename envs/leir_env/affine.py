@@ -1,9 +1,12 @@
-"""Affine forms of integer expressions: coefficients, intervals, and mixed-radix digits.
+"""Affine forms of integer expressions, for analysis: coefficients, intervals, and mixed-radix digits.
 
-What the dependence tests, the bounds proofs and the cost model know about a subscript. An expression is
-affine over loop indices, quasi-affine when it also divides by constants (`//`, `%`) or takes a minimum or
-maximum, and opaque otherwise (an indirect subscript, a product of two indices). Fused loops divide one index
-into digits (`f//64`, `f%64`); a digital form is affine over indices and such digits.
+What the dependence tests, the proofs and the lowering know about a subscript. An expression is affine over
+loop indices, quasi-affine when it also divides by constants (`//`, `%`) or takes a minimum or maximum, and
+opaque otherwise (an indirect subscript, a product of two indices). Fused loops divide one index into digits
+(`f//64`, `f%64`); a digital form is affine over indices and such digits.
+
+Forms here are keyed by names, sorted, independent of extents, and None for what is not affine: equal forms
+are equal functions. To rewrite an expression and print it again, see `simplify`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.leir_env.ir import Access, Call, Cast, Const, DType, Expr, Index, children
+from envs.leir_env.ir import Access, Call, Cast, Const, DType, Expr, Index
 
 Interval = tuple[int, int]
 """The least and the greatest value."""
@@ -271,22 +274,6 @@ def _magnitude_of_factor(term: tuple[str, int]) -> int:
     return abs(term[1])
 
 
-def digits(subscripts: tuple[Expr, ...], extents: Mapping[str, int]) -> Mapping[str, tuple[int, int]] | None:
-    """Return the dimension and the stride at which each index stands, as digits of a mixed-radix number.
-
-    Equal subscripts then imply equal indices. None where the subscripts don't decompose uniquely.
-    `A_{32io+ii,k}` gives io: (0, 32), ii: (0, 1), k: (1, 1).
-    """
-    found: dict[str, tuple[int, int]] = {}
-    for dimension, subscript in enumerate(subscripts):
-        form = affine(subscript)
-        if form is None or not unique(form.terms, extents):
-            return None
-        for name, factor in form.terms:
-            found.setdefault(name, (dimension, factor))
-    return found
-
-
 def strides(access: Access, shape: tuple[int, ...]) -> Mapping[str, int] | None:
     """Return by how many elements of a row-major tensor one step of each index moves; None if not affine."""
     total = Affine()
@@ -322,11 +309,3 @@ _MEANING: dict[str, Callable[..., Any]] = {
     "or": operator.or_,
     "not": operator.not_,
 }
-
-
-@functools.lru_cache(maxsize=65536)
-def index_names(expr: Expr) -> frozenset[str]:
-    """The loop indices in `expr`."""
-    if isinstance(expr, Index):
-        return frozenset({expr.name})
-    return frozenset().union(*(index_names(child) for child in children(expr)))

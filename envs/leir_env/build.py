@@ -17,12 +17,12 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import codegen
 
+from envs.leir_env.affine import interval
 from envs.leir_env.interp import numpy_dtype
 from envs.leir_env.ir import Call, Equation, Program, Tensor, subexpressions
 from envs.leir_env.lower import lower
 from envs.leir_env.lower_expr import BuildError
 from envs.leir_env.printer import show_expression
-from envs.leir_env.ranges import bounds
 from envs.leir_env.tree import accesses, declarations, expressions, sites, walk
 
 Array = npt.NDArray[Any]
@@ -141,7 +141,7 @@ def _escape(program: Program) -> str:
             for access in accesses(expr):
                 shape = tensors[access.tensor][0].shape
                 for position, (subscript, extent) in enumerate(zip(access.subscripts, shape, strict=True), 1):
-                    reach = bounds(subscript, node.extents)
+                    reach = interval(subscript, node.extents)
                     if reach is not None and (reach[0] < 0 or reach[1] >= extent):
                         return (
                             f"equation {name}: subscript {position} of {show_expression(access)} runs from "

@@ -22,8 +22,9 @@ from envs.common.settings import SettingError, settings
 from envs.common.store import Store, StoreError
 from envs.leir_env import strategies, workloads
 from envs.leir_env.ir import Program
+from envs.leir_env.key import key
 from envs.leir_env.parser import ParseError
-from envs.leir_env.printer import key, show, show_tensor
+from envs.leir_env.printer import show, show_tensor
 from envs.leir_env.strategies import REGISTRY, Exactness, Strategy
 from envs.leir_env.workloads import Workload
 
@@ -49,7 +50,7 @@ threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Threads of a measured kernel.  [default: 1]"
 )
 inputs_option = click.option(
-    "--inputs", help="Inputs of file.py:Class, as 'f32[8,64] i64[8]'.  [default: its get_inputs()]"
+    "--inputs", help="Inputs of file.py:Class, such as 'f32[16,64] i64[16]'.  [default: its get_inputs()]"
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.leir_env.ir import (
@@ -32,6 +32,7 @@ from envs.leir_env.ir import (
     Tensor,
     children,
 )
+from envs.leir_env.legality import read, written
 from envs.leir_env.ops import OPS
 from envs.leir_env.traffic import Placed, Reference, moved_cycles, reference
 from envs.leir_env.tree import equations
@@ -79,9 +80,7 @@ def estimate(program: Program, threads: int = 1) -> float:
     total = 0.0
     declared = {tensor.name: tensor for tensor in program.tensors}
     for statement in program.body:
-        used = {e.target.tensor for e in equations(statement)} | {
-            name for e in equations(statement) for name in _names(e)
-        }
+        used = read(statement) | written(statement)
         tensors = tuple(declared[name] for name in sorted(used) if name in declared)
         total += nest_cycles(statement, tensors, threads)
     return total / CORE.hertz
@@ -92,15 +91,6 @@ def nest_cycles(statement: Statement, tensors: tuple[Tensor, ...], threads: int 
     """Predicted cycles of one top-level nest; `tensors` are those of the header that it uses."""
     known = {tensor.name: Placed(tensor) for tensor in tensors}
     return _statement(statement, (), known, threads)
-
-
-def _names(equation: Equation) -> Iterator[str]:
-    stack: list[Expr] = [equation.target, equation.value, *equation.guard]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Access):
-            yield node.tensor
-        stack.extend(children(node))
 
 
 def _statement(statement: Statement, loops: tuple[Loop, ...], known: dict[str, Placed], threads: int) -> float:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tvm import tirx
 
+from envs.leir_env.affine import affine
 from envs.leir_env.ir import (
     Access,
     Assign,
@@ -30,7 +31,6 @@ from envs.leir_env.ir import (
     Tensor,
 )
 from envs.leir_env.lower_expr import BuildError
-from envs.leir_env.starts import linear
 from envs.leir_env.tree import accesses, expressions, loops_below
 
 Stmt: TypeAlias = tirx.Stmt
@@ -181,10 +181,10 @@ def _moved(write: _Use, other: _Use) -> Iterator[Axis]:
 def _same_place(left: Access, first: str, right: Access, second: str) -> bool:
     """Do the two indices stand in the same subscript with the same weight?"""
     for a, b in zip(left.subscripts, right.subscripts, strict=True):
-        one, two = linear(a), linear(b)
-        if one is None or two is None or one[0].get(first, 0) != two[0].get(second, 0):
+        one, two = affine(a), affine(b)
+        if one is None or two is None or one.coefficient(first) != two.coefficient(second):
             return False
-    return any((form := linear(a)) is not None and first in form[0] for a in left.subscripts)
+    return any((form := affine(a)) is not None and first in form.names for a in left.subscripts)
 
 
 def _uses(statement: Statement, bound: Mapping[Axis, str]) -> Iterator[_Use]:

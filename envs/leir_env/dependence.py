@@ -21,13 +21,12 @@ from envs.leir_env.affine import (
     digit,
     digital,
     evaluate,
-    index_names,
     is_affine_condition,
     is_quasi_affine,
     unique,
 )
 from envs.leir_env.ir import Access, Assign, Call, Const, Equation, Expr, Index, Loop, children
-from envs.leir_env.tree import Path, substitute
+from envs.leir_env.tree import Path, indices, substitute
 
 Extents = tuple[tuple[str, int], ...]
 """Index names with their extents, from the outermost loop in."""
@@ -297,7 +296,7 @@ def exists(meeting: Meeting, equal: frozenset[str], order: tuple[Expr, ...]) -> 
     )
     there = tuple(substitute(condition, renaming) for condition in meeting.b.conditions)
     conditions = meet + meeting.a.conditions + there + order
-    used = frozenset().union(*(index_names(condition) for condition in conditions))
+    used = frozenset().union(*(indices(condition) for condition in conditions))
     variables = dict(meeting.s.loops)
     for name, extent in meeting.t.loops:
         variables[name if name in equal else name + PRIME] = extent

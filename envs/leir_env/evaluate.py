@@ -28,8 +28,8 @@ from envs.common.store import Key, Store
 from envs.common.workers import Pool, Worker
 from envs.leir_env.harness import Harness, Limits, Verdict
 from envs.leir_env.ir import Program
+from envs.leir_env.key import key
 from envs.leir_env.oracle import Oracle, admit, interface_problem
-from envs.leir_env.printer import key
 from envs.leir_env.roofline import roofline_seconds
 from envs.leir_env.strategies.base import Exactness
 from envs.leir_env.verify import verify

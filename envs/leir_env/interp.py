@@ -176,7 +176,7 @@ class _Machine:
             or len(factors) < 2
             or not all(_plain(access, names) for access in (equation.target, *factors))
             or not set(names) <= {s.name for a in factors for s in a.subscripts if isinstance(s, Index)}
-            or len({s for s in equation.target.subscripts}) != len(equation.target.subscripts)
+            or len(set(equation.target.subscripts)) != len(equation.target.subscripts)
         ):
             return False
         letters = {name: chr(ord("a") + n) for n, name in enumerate(names)}

@@ -81,6 +81,8 @@ class Scope(StrEnum):
 
 
 class Role(StrEnum):
+    """What a tensor is to the caller; the header lists them in this order."""
+
     INPUT = "input"
     PARAMETER = "parameter"
     OUTPUT = "output"

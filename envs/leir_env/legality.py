@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from envs.leir_env import dependence
-from envs.leir_env.affine import index_names
 from envs.leir_env.dependence import Dependence, Meeting, Schedule
 from envs.leir_env.ir import Assign, Block, Equation, Kind, Loop, Program, Statement
 from envs.leir_env.printer import show_equation
@@ -26,7 +25,6 @@ from envs.leir_env.tree import (
     loops_below,
     reads,
     splice,
-    walk,
 )
 from envs.leir_env.tree import nest as stack
 
@@ -86,24 +84,6 @@ def _sentence(index: str, found: Dependence) -> str:
         "output": f"{target} overwrites {found.tensor} that {source} wrote",
     }[found.kind]
     return f"{index} carries a dependence of {found.tensor}: {does} in an earlier iteration"
-
-
-@functools.lru_cache(maxsize=4096)
-def reduction_loops(program: Program) -> frozenset[Path]:
-    """Return the loops over which an accumulation below them runs: their index is not in its target."""
-    found: set[Path] = set()
-    where = declarations(program)
-    for node in walk(program):
-        if isinstance(node.statement, Equation) and node.statement.assign is not Assign.SET:
-            target = node.statement.target
-            used = frozenset().union(*map(index_names, target.subscripts))
-            declared = len(where[target.tensor][1]) if target.tensor in where else 0
-            found.update(
-                node.path[: depth + 1]
-                for depth, loop in enumerate(node.loops)
-                if depth >= declared and loop.index not in used
-            )
-    return frozenset(found)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -73,14 +73,15 @@ def lower(program: Program, target: str = "llvm") -> tirx.PrimFunc:
         raise BuildError("unknown_target", f"{target} is no target; there are {' and '.join(TARGETS)}")
     declared = declarations(program)
     tensors = {name: tensor for name, (tensor, _) in declared.items()}
-    buffers = {name: _buffer(tensor, target) for name, tensor in tensors.items()}
+    interface = (*program.inputs, *program.outputs)
+    buffers = {tensor.name: _buffer(tensor, target) for tensor in interface}
     if target == "cuda":
         _check_scopes(program)
     lowering = _Lowering(starts(program))
     body = lowering.block(program.block, (), _Place(Environment(target, tensors, buffers, {}, {})))
     if target == "llvm":
         body = _with_elementary(program, body)
-    params = [buffers[tensor.name] for tensor in (*program.inputs, *program.outputs)]
+    params = [buffers[tensor.name] for tensor in interface]
     attributes = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}
     return tirx.PrimFunc(params, body).with_attr(attributes)
 
@@ -160,11 +161,11 @@ class _Lowering:
     starts: Mapping[Path, tuple[Start, ...]]
 
     def block(self, block: Block, path: Path, place: _Place) -> Stmt:
-        found: list[Stmt] = [
-            tirx.AllocBuffer(place.env.buffers[tensor.name])
-            for tensor in block.tensors
-            if tensor.role is Role.TEMPORARY
-        ]
+        private = [tensor for tensor in block.tensors if tensor.role is Role.TEMPORARY]
+        # A block may be lowered more than once (the cases of a loop that is cut): each time with buffers of its own.
+        own = {tensor.name: _buffer(tensor, place.env.target) for tensor in private}
+        place = replace(place, env=replace(place.env, buffers={**place.env.buffers, **own}))
+        found: list[Stmt] = [tirx.AllocBuffer(buffer) for buffer in own.values()]
         barriers = place.grid is not None and cuda.exchanges(block.body, place.bound or {}, place.env.tensors)
         for position, child in enumerate(block.body):
             here = (*path, position)

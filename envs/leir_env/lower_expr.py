@@ -13,12 +13,12 @@ import numpy as np
 from tvm import tirx
 
 from envs.leir_env import intrinsics
+from envs.leir_env.affine import interval
 from envs.leir_env.interp import numpy_dtype
 from envs.leir_env.ir import Access, Call, Cast, Const, DType, Equation, Expr, Index, Tensor, subexpressions
 from envs.leir_env.lower_ops import NAMES, Scalar, apply
 from envs.leir_env.ops import OPS
 from envs.leir_env.printer import show_expression
-from envs.leir_env.ranges import bounds
 
 INT32_MAX = 2**31 - 1
 
@@ -83,7 +83,7 @@ def subscripts(access: Access, env: Environment) -> list[Scalar]:
 
 
 def _inside(subscript: Expr, extent: int, env: Environment) -> bool:
-    reach = bounds(subscript, env.extents)
+    reach = interval(subscript, env.extents) if _is_weak(subscript) else None
     return reach is not None and reach[0] >= 0 and reach[1] < extent
 
 
@@ -161,7 +161,7 @@ def dtype_of(expr: Expr, tensors: Mapping[str, Tensor]) -> DType | None:
 def _width(expr: Expr, env: Environment) -> str:
     """int32 if every integer subexpression fits, int64 otherwise."""
     for node in subexpressions(expr):
-        reach = bounds(node, env.extents)
+        reach = interval(node, env.extents)
         if reach is not None and max(-reach[0], reach[1]) > INT32_MAX:
             return "int64"
     return "int32"

@@ -25,7 +25,7 @@ from envs.common.evaluation import PROTOCOL, Check
 from envs.leir_env.inputs import DISTRIBUTIONS, draw
 from envs.leir_env.interp import Array, numpy_dtype, run
 from envs.leir_env.ir import DType, Loop, Program, Role
-from envs.leir_env.printer import key
+from envs.leir_env.key import key
 from envs.leir_env.strategies.base import Exactness
 from envs.leir_env.tree import walk
 

@@ -89,14 +89,6 @@ def read(path: str | Path) -> Program:
     return parse(Path(path).read_text(encoding="utf-8"))
 
 
-def parse_expression(text: str) -> Expr:
-    """Parse one expression, as it stands on the right of an equation."""
-    program = parse(f"-> Z:f32\nZ = {text}\n")
-    equation = program.body[0]
-    assert isinstance(equation, Equation)
-    return equation.value
-
-
 def _check_size(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
         raise ParseError(f"the text has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")

@@ -7,8 +7,7 @@ wherever that parses back.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from envs.leir_env.ir import (
     Access,
@@ -19,20 +18,16 @@ from envs.leir_env.ir import (
     Equation,
     Expr,
     Index,
-    Kind,
     Loop,
     Program,
     Role,
-    Scope,
     Statement,
     Tensor,
     subexpressions,
 )
 from envs.leir_env.ops import OPS
 
-_ATOM = 9
 _UNARY = OPS["neg"].precedence
-_PRODUCT = OPS["mul"].precedence
 _GUARD = OPS["and"].precedence + 1
 
 
@@ -63,70 +58,6 @@ def show_loop(loop: Loop) -> str:
 def show_tensor(tensor: Tensor) -> str:
     """Return a declaration with its extents as numbers: `A:f32[16,64]`."""
     return tensor.name + _typed(tensor, tuple(map(str, tensor.shape)))
-
-
-def key(program: Program) -> str:
-    """Return the digest of the program up to renaming of indices and tensors (order of I/O counts).
-
-    Equal keys mean alpha-equivalent programs: 128 bits of SHA-256 over the canonical text after
-    renaming every loop by its position and every tensor by its role or first use.
-    """
-    return hashlib.sha256(show(canonical(program)).encode()).hexdigest()[:32]
-
-
-def canonical(program: Program) -> Program:
-    """Rename every loop index (`i0`, `i1` ...) and tensor (`A0` ...) in order, temporaries by first use."""
-    names = {tensor.name: f"A{n}" for n, tensor in enumerate(_interface(program))}
-    renamer = _Renamer(names)
-    body = tuple(renamer.statement(statement, {}) for statement in program.body)
-    return Program(Block(body, renamer.declarations(program.tensors)))
-
-
-def _interface(program: Program) -> tuple[Tensor, ...]:
-    return program.inputs + program.outputs
-
-
-class _Renamer:
-    def __init__(self, tensors: dict[str, str]) -> None:
-        self.tensors = tensors
-        self.loops = 0
-
-    def tensor(self, name: str) -> str:
-        return self.tensors.setdefault(name, f"A{len(self.tensors)}")
-
-    def declarations(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        renamed = [Tensor(self.tensor(t.name), t.dtype, t.shape, t.scope, t.role) for t in tensors]
-        fixed = [t for t in renamed if t.role is not Role.TEMPORARY]
-        return (*fixed, *sorted((t for t in renamed if t.role is Role.TEMPORARY), key=lambda t: int(t.name[1:])))
-
-    def statement(self, statement: Statement, indices: Mapping[str, str]) -> Statement:
-        if isinstance(statement, Loop):
-            name = f"i{self.loops}"
-            self.loops += 1
-            inner = {**indices, statement.index: name}
-            body = tuple(self.statement(child, inner) for child in statement.block.body)
-            block = Block(body, self.declarations(statement.block.tensors))
-            return Loop(statement.kind, name, statement.extent, block, statement.axis)
-        target = self.expression(statement.target, indices)
-        assert isinstance(target, Access)
-        return Equation(
-            target,
-            statement.assign,
-            self.expression(statement.value, indices),
-            tuple(self.expression(condition, indices) for condition in statement.guard),
-        )
-
-    def expression(self, expr: Expr, indices: Mapping[str, str]) -> Expr:
-        match expr:
-            case Index(name):
-                return Index(indices[name])
-            case Access(name, subscripts):
-                return Access(self.tensor(name), tuple(self.expression(s, indices) for s in subscripts))
-            case Call(op, args):
-                return Call(op, tuple(self.expression(arg, indices) for arg in args))
-            case Cast(dtype, value):
-                return Cast(dtype, self.expression(value, indices))
-        return expr
 
 
 class _Printer:
@@ -247,7 +178,7 @@ def _infix(symbol: str, left: Expr, right_text: str) -> str:
         return symbol
     if isinstance(left, Const) and isinstance(left.value, int) and right_text[0].islower() and right_text.isalnum():
         return ""  # 32io
-    plain = isinstance(left, Access) or isinstance(left, Call) and left.op == "mul"
+    plain = isinstance(left, Access) or (isinstance(left, Call) and left.op == "mul")
     return " " if plain and right_text[0].isupper() else "*"
 
 
@@ -265,4 +196,4 @@ def _constant(value: int | float | bool) -> str:
     return repr(value)
 
 
-__all__ = ["canonical", "key", "show", "show_equation", "show_expression", "show_loop", "show_tensor"]
+__all__ = ["show", "show_equation", "show_expression", "show_loop", "show_tensor"]

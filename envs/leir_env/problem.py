@@ -18,6 +18,7 @@ from envs.leir_env import cost, heuristic, printer, recipes, strategies
 from envs.leir_env.inputs import draw
 from envs.leir_env.interp import run
 from envs.leir_env.ir import Program
+from envs.leir_env.key import key
 from envs.leir_env.oracle import Oracle, interface_problem, iterations
 from envs.leir_env.parser import ParseError
 from envs.leir_env.schedule import default_schedule
@@ -39,7 +40,6 @@ INTERPRETED_ITERATIONS = 2**24
 """What is interpreted of a program that an agent writes: as many input sets as fit, and always one."""
 
 _apply = functools.lru_cache(maxsize=4096)(strategies.apply)
-_key = functools.lru_cache(maxsize=8192)(printer.key)
 _show = functools.lru_cache(maxsize=2048)(printer.show)
 
 
@@ -124,7 +124,7 @@ class LeirProblem:
         return LeirState(program, Exactness.REASSOCIATES, rewritten=True)
 
     def key(self, state: LeirState) -> str:
-        return _key(state.program)
+        return key(state.program)
 
     def show(self, state: LeirState) -> str:
         return _show(state.program)

@@ -20,7 +20,6 @@ from envs.leir_env.affine import (
     evaluate,
     extent_of,
     independent,
-    index_names,
     interval,
     is_quasi_affine,
 )
@@ -36,7 +35,7 @@ from envs.leir_env.dependence import (
 )
 from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Index, Program, Role, Tensor
 from envs.leir_env.printer import show_equation, show_expression
-from envs.leir_env.tree import Path, substitute
+from envs.leir_env.tree import Path, indices, substitute
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -67,7 +66,7 @@ def _beyond(reference: Reference, position: int, extent: int, loops: Extents) ->
     if not is_quasi_affine(subscript):
         return f"{head} may reach {value}, {there}"
     if affine(subscript) is not None and not reference.conditions:
-        domain = [f"{name}<{size}" for name, size in loops if name in index_names(subscript)]
+        domain = [f"{name}<{size}" for name, size in loops if name in indices(subscript)]
         return f"{head} reaches {value}, {there}" + (f" ({', '.join(domain)})" if domain else "")
     outside = Call("or", (Call("lt", (subscript, Const(0))), Call("ge", (subscript, Const(extent)))))
     conditions = (*reference.conditions, outside)
@@ -103,7 +102,7 @@ def _under(reach: Interval | None, form: Affine | None, conditions: Sequence[Exp
 
 
 def _box(loops: Extents, conditions: Sequence[Expr]) -> Extents:
-    used = frozenset().union(*(index_names(condition) for condition in conditions))
+    used = frozenset().union(*(indices(condition) for condition in conditions))
     return tuple((name, extent) for name, extent in loops if name in used)
 
 

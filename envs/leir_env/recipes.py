@@ -253,7 +253,7 @@ def _stored(program: Program, steps: Steps) -> Steps:
 
 
 def _row_lanes(program: Program) -> Iterator[Steps]:
-    """Run several rows of every nest at once, in lanes where a reduction stands inside, and fuse the nests by blocks of rows."""
+    """Run rows of every nest in lanes where a reduction stands inside, and fuse the nests by blocks of rows."""
     for width in ("8", "16"):
         steps: Steps = ()
         for position in range(len(program.body)):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Index, Loop, Statement, Tensor
-from envs.leir_env.simplify import Linear, interval, linear
+from envs.leir_env.simplify import Linear, linear
 from envs.leir_env.tree import indices, reads
 
 
@@ -49,7 +49,7 @@ class Region:
         outer = dict(self.outer)
         conditions: list[Expr] = []
         for d, subscript in enumerate(self.element(position)):
-            ends = interval(self.base[d], outer)
+            ends = self.base[d].interval(outer)
             if ends is None or ends[1] + self.extents[d] > self.tensor.shape[d]:
                 conditions.append(Call("lt", (subscript, Const(self.tensor.shape[d]))))
             if ends is None or ends[0] < 0:
@@ -107,7 +107,7 @@ def region(tensor: Tensor, found: tuple[Use, ...], outer: Mapping[str, int]) -> 
                     continue
                 if not inside.isdisjoint(outer):
                     return f"subscript {d + 1} of {tensor.name} mixes inner and outer indices"
-                ends = interval(Linear((term,)), use.around)
+                ends = Linear((term,)).interval(use.around)
                 if ends is None:
                     return f"subscript {d + 1} of {tensor.name} is not affine"
                 least, most = least + ends[0], most + ends[1]

@@ -1,7 +1,9 @@
-"""Normal form of integer index expressions: sums of integer multiples of atoms.
+"""Normal form of integer index expressions, for rewriting: sums of integer multiples of atoms.
 
-Atoms are loop indices, `x//c`, `x%c` that do not reduce further, and whatever is not arithmetic. All
-rules hold for every integer within the given extents, so that a rewriting stays exact.
+Atoms are expressions: loop indices, `x//c`, `x%c` that do not reduce further, and whatever is not arithmetic.
+So every expression has a form and every form an expression, its terms in the order of the text. All rules hold
+for every integer within the given extents, so that a rewriting stays exact. To ask what an expression can be
+(dependences, bounds), see `affine`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from envs.leir_env.affine import Interval
 from envs.leir_env.ir import Call, Const, Equation, Expr, Index, Loop, Statement, children, with_children
-from envs.leir_env.tree import indices, loops_below, substitute
+from envs.leir_env.tree import indices, substitute
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "floordiv", "mod"})
 _COMPARE = {
@@ -26,7 +29,6 @@ _COMPARE = {
 }
 
 Extents = Mapping[str, int]
-Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,17 @@ class Linear:
 
     def times(self, factor: int) -> Linear:
         return Linear().plus(self, factor)
+
+    def interval(self, extents: Extents) -> Interval | None:
+        """The least and greatest value within the extents, or None if an atom is unbounded."""
+        low = high = self.constant
+        for atom, coefficient in self.terms:
+            bounds = _atom_interval(atom, extents)
+            if bounds is None:
+                return None
+            ends = (coefficient * bounds[0], coefficient * bounds[1])
+            low, high = low + min(ends), high + max(ends)
+        return low, high
 
     def expression(self) -> Expr:
         """Return it as an expression: positive terms, negative terms, constant."""
@@ -140,7 +153,7 @@ def _divided(op: str, value: Linear, divisor: int, extents: Extents) -> Linear:
         tuple((atom, c // divisor) for atom, c in value.terms if c % divisor == 0), value.constant // divisor
     )
     rest = Linear(tuple((atom, c) for atom, c in value.terms if c % divisor), value.constant % divisor)
-    bounds = interval(rest, extents)
+    bounds = rest.interval(extents)
     if bounds and bounds[0] // divisor == bounds[1] // divisor:
         quotient = bounds[0] // divisor
         if op == "floordiv":
@@ -163,7 +176,7 @@ def _by_step(op: str, value: Linear, divisor: int, extents: Extents) -> Linear |
     """Apply `(s*x + y) // (s*d) = x // d` and `(s*x + y) % (s*d) = s*(x % d) + y` where `0 <= y < s`."""
     for step in sorted({math.gcd(divisor, coefficient) for _, coefficient in value.terms} - {1}, reverse=True):
         small = Linear(tuple((atom, c) for atom, c in value.terms if c % step), value.constant % step)
-        ends = interval(small, extents)
+        ends = small.interval(extents)
         if ends and ends[0] >= 0 and ends[1] < step:
             large = tuple((atom, c // step) for atom, c in value.terms if c % step == 0)
             inner = _divided(op, Linear(large, value.constant // step), divisor // step, extents)
@@ -190,34 +203,17 @@ def _recombine(value: Linear) -> Linear:
     return value
 
 
-def interval(value: Linear, extents: Extents) -> Interval | None:
-    """The least and greatest value within the extents, or None if an atom is unbounded."""
-    low = high = value.constant
-    for atom, coefficient in value.terms:
-        bounds = _atom_interval(atom, extents)
-        if bounds is None:
-            return None
-        ends = (coefficient * bounds[0], coefficient * bounds[1])
-        low, high = low + min(ends), high + max(ends)
-    return low, high
-
-
 def _atom_interval(atom: Expr, extents: Extents) -> Interval | None:
     match atom:
         case Index(name):
             return (0, extents[name] - 1) if name in extents else None
         case Call("mod", (value, Const(int(divisor)))):
-            inner = bounds(value, extents)
+            inner = linear(value, extents).interval(extents)
             return inner if inner and inner[0] >= 0 and inner[1] < divisor else (0, divisor - 1)
         case Call("floordiv", (value, Const(int(divisor)))):
-            inner = bounds(value, extents)
+            inner = linear(value, extents).interval(extents)
             return (inner[0] // divisor, inner[1] // divisor) if inner else None
     return None
-
-
-def bounds(expr: Expr, extents: Extents) -> Interval | None:
-    """The least and greatest value of an integer expression, where intervals can tell."""
-    return interval(linear(expr, extents), extents)
 
 
 def simplify(expr: Expr, extents: Extents) -> Expr:
@@ -245,7 +241,7 @@ def simplify(expr: Expr, extents: Extents) -> Expr:
 
 def _decide(op: str, sides: tuple[Expr, ...], extents: Extents) -> bool | None:
     difference = linear(sides[0], extents).plus(linear(sides[1], extents), -1)
-    ends = interval(difference, extents)
+    ends = difference.interval(extents)
     if ends is None:
         return None
     compare = _COMPARE[op]
@@ -277,8 +273,3 @@ def rewrite(statement: Statement, values: Mapping[str, Expr], extents: Extents) 
     target = with_children(statement.target, tuple(change(subscript) for subscript in statement.target.subscripts))
     guard = tuple(g for g in map(change, statement.guard) if g != Const(True))
     return Equation(target, statement.assign, change(statement.value), guard)  # type: ignore[arg-type]
-
-
-def extents_below(statement: Statement) -> dict[str, int]:
-    """Extents of the loops at or below `statement` by index."""
-    return {loop.index: loop.extent for loop in loops_below(statement)}

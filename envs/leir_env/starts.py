@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from envs.leir_env.affine import Affine, affine
 from envs.leir_env.ir import (
     Access,
     Assign,
@@ -20,7 +21,6 @@ from envs.leir_env.ir import (
     Const,
     Equation,
     Expr,
-    Index,
     Loop,
     Program,
     Role,
@@ -72,30 +72,6 @@ def starts(program: Program) -> Mapping[Path, tuple[Start, ...]]:
 
     visit(program.block, ())
     return {path: tuple(entries) for path, entries in found.items()}
-
-
-def linear(expr: Expr) -> tuple[Mapping[str, int], int] | None:
-    """Return coefficients by index and the constant of an affine expression; None for any other."""
-    match expr:
-        case Const(number) if type(number) is int:
-            return {}, number
-        case Index(name):
-            return {name: 1}, 0
-        case Call("add" | "sub" | "mul" as op, (left, right)):
-            first, second = linear(left), linear(right)
-            if first is None or second is None:
-                return None
-            if op == "mul":
-                if first[0] and second[0]:
-                    return None
-                (weights, constant), factor = (first, second[1]) if first[0] else (second, first[1])
-                return {name: weight * factor for name, weight in weights.items() if factor}, constant * factor
-            sign = 1 if op == "add" else -1
-            total = dict(first[0])
-            for name, weight in second[0].items():
-                total[name] = total.get(name, 0) + sign * weight
-            return {name: weight for name, weight in total.items() if weight}, first[1] + sign * second[1]
-    return None
 
 
 def _first_equation(block: Block, path: Path, name: str) -> tuple[Equation, tuple[Loop, ...]] | None:
@@ -151,11 +127,11 @@ def _digits(target: Access, tensor: Tensor, extents: Mapping[str, int]) -> dict[
     """Read the subscripts as numbers in mixed radix, the digits loop indices, which cover the shape."""
     digits: dict[str, _Digit] = {}
     for dimension, (subscript, size) in enumerate(zip(target.subscripts, tensor.shape, strict=True)):
-        form = linear(subscript)
-        if form is None or form[1]:
+        form = affine(subscript)
+        if form is None or form.constant:
             return None
         radix = 1
-        for name, weight in sorted(form[0].items(), key=lambda item: item[1]):
+        for name, weight in sorted(form.terms, key=lambda term: (term[1], extents.get(term[0], 0))):
             if weight != radix or name not in extents or name in digits:
                 return None
             digits[name] = _Digit(dimension, weight, extents[name])
@@ -184,15 +160,13 @@ def _private(loop: Loop, name: str, digit: _Digit | None) -> bool:
 
 
 def _digit_is(access: Access, index: str, digit: _Digit, extents: Mapping[str, int]) -> bool:
-    form = linear(access.subscripts[digit.dimension])
-    if form is None or form[0].get(index) != digit.weight:
+    form = affine(access.subscripts[digit.dimension])
+    if form is None or form.coefficient(index) != digit.weight:
         return False
-    low = high = form[1]
-    for name, weight in form[0].items():
-        if name == index or weight % (digit.weight * digit.extent) == 0:
-            continue
-        if name not in extents:
-            return False
-        reach = weight * (extents[name] - 1)
-        low, high = low + min(reach, 0), high + max(reach, 0)
+    span = digit.weight * digit.extent
+    rest = tuple((name, weight) for name, weight in form.terms if name != index and weight % span)
+    lower = Affine(rest, form.constant)
+    if not lower.names <= extents.keys():
+        return False
+    low, high = lower.interval(extents)
     return low >= 0 and high < digit.weight

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from envs.leir_env.affine import affine
 from envs.leir_env.ir import Block, Call, Const, Equation, Expr, Index, Loop, Statement, subexpressions
-from envs.leir_env.starts import linear
 from envs.leir_env.tree import equations, substitute
 
 
@@ -68,17 +68,17 @@ def _bound(condition: Expr, loop: Loop, outside: frozenset[str]) -> _Bound | Non
     if not isinstance(condition, Call) or condition.op not in _STRICT:
         return None
     sign, shift = _STRICT[condition.op]
-    form = linear(Call("sub", condition.args))
-    if form is None or not form[0].keys() <= outside | {loop.index}:
+    form = affine(Call("sub", condition.args))
+    if form is None or not form.names <= outside | {loop.index}:
         return None
-    weights = {name: sign * weight for name, weight in form[0].items()}
+    weights = {name: sign * weight for name, weight in form.terms}
     weight = weights.pop(loop.index, 0)
     if weight <= 0:
         return _Bound(0, None) if weight < 0 else None
     tile = weight * loop.extent
     if any(other % tile for other in weights.values()):
         return _Bound(loop.extent - 1, None)
-    return _Bound(loop.extent - 1, -(-(-(sign * form[1] + shift) % tile) // weight))
+    return _Bound(loop.extent - 1, -(-(-(sign * form.constant + shift) % tile) // weight))
 
 
 def _on(index: str, guard: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -1,12 +1,14 @@
 """PyTorch as a baseline: a program and the module it came from, timed in turn in one process.
 
-Worker side, in a pool that allows torch; `against_torch` is the call for the parent.
+Worker side, in a pool that allows torch; `against_torch` and `against_reference` are the calls for the parent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
+import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +18,10 @@ import numpy as np
 
 from envs.common import timing
 from envs.common.evaluation import Timing
-from envs.common.workers import Pool, Returned
+from envs.common.workers import Outcome, OutOfMemory, Pool, Raised, Returned, TimedOut, WorkerError
 from envs.leir_env.interp import Array
 from envs.leir_env.ir import Program, Role
+from envs.leir_env.workloads import Reference
 
 SECONDS = 300.0
 """For loading, compiling and timing."""
@@ -55,6 +58,7 @@ def against_torch(
     With `compiled`, against `torch.compile` of it. `pool` is a `torch_pool` to reuse, for several races. Raises
     `TorchBaselineError`, also if their outputs differ.
     """
+    name = f"torch{'.compile' * compiled} {importlib.metadata.version('torch')}"
     with contextlib.nullcontext(pool) if pool else torch_pool(threads) as workers:
         outcome = workers.call(
             "envs.leir_env.torch_baseline:race",
@@ -67,9 +71,35 @@ def against_torch(
             memory=MEMORY,
         )
     if not isinstance(outcome, Returned):
-        raise TorchBaselineError(f"no figure for torch: {outcome}")
+        raise TorchBaselineError(_failure(outcome))
     candidate, baseline = outcome.value
-    return timing.summarise(candidate, baseline, "torch.compile" if compiled else "torch")
+    return timing.summarise(candidate, baseline, name)
+
+
+def against_reference(program: Program, reference: Reference | None, threads: int = 1) -> Timing | str:
+    """Time a verified program against the module that its workload names, or say why there is no such figure."""
+    if reference is None:
+        return "no PyTorch definition is known"
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    module = Module("envs.leir_env.torch_files:instantiate", (reference,))
+    try:
+        return against_torch(program, module, threads=threads)
+    except (TorchBaselineError, WorkerError) as error:
+        return f"not measured: {str(error).strip().splitlines()[-1]}"
+
+
+def _failure(outcome: Outcome) -> str:
+    match outcome:
+        case TimedOut(seconds):
+            return f"it took more than {seconds:g} s"
+        case OutOfMemory(limit):
+            return f"it wanted more than {limit / 2**30:g} GiB"
+        case Raised("TorchBaselineError" | "ImportProblem", message):
+            return message
+        case Raised(kind, message):
+            return f"{kind}: {message}"
+    return f"its process died: {outcome}"
 
 
 def torch_pool(threads: int) -> Pool:
@@ -144,14 +174,15 @@ def _to_torch(value: Array, example: Any) -> Any:
 
 
 def _compare(program: Program, ours: list[Array], theirs: list[Array]) -> None:
-    """Refuse to race programs that disagree by more than two orders of summation can."""
+    """Refuse to race programs that disagree by more than two orders of summation can; NaN equals NaN."""
     from envs.leir_env.oracle import tolerance
 
     for tensor, mine, other in zip(program.outputs, ours, theirs, strict=True):
         other = other.reshape(tensor.shape)
         mine = mine.astype(np.float64)
-        difference = float(np.max(np.abs(mine - other), initial=0.0))
-        scale = float(np.max(np.abs(other), initial=0.0))
+        same = (mine == other) | (np.isnan(mine) & np.isnan(other))
+        difference = float(np.max(np.abs(mine[~same] - other[~same]), initial=0.0))
+        scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
         if not difference <= tolerance(program, tensor.dtype) * scale:
             raise TorchBaselineError(
                 f"output {tensor.name}: the module's differs by {difference:.3g}, at a scale of {scale:.3g}"

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,17 @@ from envs.leir_env.workloads import Reference
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_FILE = re.compile(r".+\.py(:.*)?")
 _INPUT = re.compile(r"([a-z]+[0-9]*)(?:\[([0-9]+(?:,[0-9]+)*)?\])?")
 MAX_INPUT_BYTES = 2**31
 
 Signature = tuple[tuple[DType, tuple[int, ...]], ...]
 """Dtype and shape of each input."""
+
+
+def is_file(what: str) -> bool:
+    """Is this meant as `file.py:Class`, rather than as LEIR or the name of a workload?"""
+    return _FILE.fullmatch(what) is not None
 
 
 def parse_inputs(text: str) -> Signature:
@@ -64,8 +70,9 @@ def sample(inputs: Signature, seed: int = 0) -> tuple[Tensor, ...]:
 def load_module(what: str, inputs: str | None = None) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Return the module that `file.py:Class` names, in evaluation mode, and example inputs for it.
 
-    The class is called with no argument, its weights drawn with seed 0. Inputs come from `inputs`
-    (`f32[16,64] i64[16]`) or else from `get_inputs()` or `example_inputs` of the class or the file.
+    Constructor arguments come from `get_init_inputs()` of the class or the file, if there is one; weights are
+    drawn with seed 0. Inputs come from `inputs` (`f32[16,64] i64[16]`) or else from `get_inputs()` or
+    `example_inputs` of the class or the file. (KernelBench, arXiv 2502.10517, names both functions so.)
     Raises `ImportProblem`.
     """
     torch = require_torch()
@@ -81,14 +88,8 @@ def load_module(what: str, inputs: str | None = None) -> tuple[nn.Module, tuple[
     if not isinstance(kind, type) or not _is_module_class(kind):
         reason = "is not an nn.Module class" if kind is not None else "is not defined"
         raise ImportProblem(f"{name} {reason} in {path.name}; it has {', '.join(modules) or 'none'}")
-    required = _required(kind)
-    if required:
-        raise ImportProblem(
-            f"{name} needs the constructor argument{'s' * (len(required) > 1)} {', '.join(required)}: "
-            "give defaults, or add a subclass that passes them"
-        )
     torch.manual_seed(0)
-    module = _called(f"{name}()", kind).eval()
+    module = _constructed(kind, source).eval()
     if inputs is not None:
         return module, sample(parse_inputs(inputs))
     for holder in (module, source):
@@ -100,7 +101,12 @@ def load_module(what: str, inputs: str | None = None) -> tuple[nn.Module, tuple[
 
 
 def instantiate(reference: Reference) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Return the module of a reference in evaluation mode, weights drawn with seed 0, and example inputs."""
+    """Return the module of a reference in evaluation mode, weights drawn with seed 0, and example inputs.
+
+    Raises `ImportProblem` for a user's file.
+    """
+    if is_file(reference.target):
+        return load_module(reference.target, reference.inputs or None)
     torch = require_torch()
     module, _, name = reference.target.partition(":")
     torch.manual_seed(0)
@@ -110,10 +116,11 @@ def instantiate(reference: Reference) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 def _execute(path: Path) -> Any:
     """Run a user's file as a module of its own; what stands beside it can be imported."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     loader = spec.loader
     source = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = source  # dataclasses look up the module of their class
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
@@ -123,10 +130,23 @@ def _execute(path: Path) -> Any:
     return source
 
 
-def _called(what: str, function: Any) -> Any:
+def _constructed(kind: type, source: Any) -> Any:
+    """An instance, made with the arguments that `get_init_inputs()` gives."""
+    give = getattr(kind, "get_init_inputs", getattr(source, "get_init_inputs", None))
+    required = _required(kind)
+    if required and give is None:
+        raise ImportProblem(
+            f"{kind.__name__} needs the constructor argument{'s' * (len(required) > 1)} {', '.join(required)}: "
+            "give defaults, or define get_init_inputs()"
+        )
+    arguments = () if give is None else tuple(_called("get_init_inputs()", give))
+    return _called(f"{kind.__name__}()", lambda: kind(*arguments))
+
+
+def _called(what: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
-    except Exception as error:  # noqa: BLE001 - the user's own code runs here
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here
         raise ImportProblem(f"{what}: {type(error).__name__}: {first_line(error)}{user_line(error)}") from None
 
 

@@ -153,11 +153,6 @@ def _token(expr: Expr) -> str:
     return ""
 
 
-def infer(expr: Expr, dtypes: Mapping[str, DType]) -> Type | None:
-    """Return the type of `expr`, or None where it is ill-typed. `dtypes` has every tensor's."""
-    return _Inference(dtypes).type(expr)
-
-
 @functools.lru_cache(maxsize=16384)
 def type_problems(equation: Equation, dtypes: tuple[tuple[str, DType], ...]) -> tuple[TypeProblem, ...]:
     """Return what is ill-typed in an equation. `dtypes` has those of its tensors that are declared."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from envs.leir_env import limits
-from envs.leir_env.affine import index_names
 from envs.leir_env.ir import (
     INDEX_NAME,
     TENSOR_NAME,
@@ -36,7 +35,7 @@ from envs.leir_env.ops import OPS, RESERVED
 from envs.leir_env.parser import MAX_NESTING, ParseError, Spans, parse_located
 from envs.leir_env.printer import show_equation, show_expression, show_loop, show_tensor
 from envs.leir_env.proofs import out_of_bounds, undefined
-from envs.leir_env.tree import Node, Path, declarations, expressions, walk
+from envs.leir_env.tree import Node, Path, declarations, expressions, indices, walk
 from envs.leir_env.types import type_problems
 
 
@@ -268,7 +267,7 @@ def _accesses(equation: Equation) -> tuple[Access, ...]:
 
 @functools.lru_cache(maxsize=16384)
 def _indices(equation: Equation) -> frozenset[str]:
-    return frozenset().union(*map(index_names, expressions(equation)))
+    return frozenset().union(*map(indices, expressions(equation)))
 
 
 @_rule(2, "inputs and parameters are only read")

@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from envs.leir_env.ir import Program
+from envs.leir_env.key import key
 from envs.leir_env.parser import MAX_CHARACTERS, parse
-from envs.leir_env.printer import key
 
 SUITES = Path(__file__).with_name("suites")
 SCHEME = "leir"
@@ -33,11 +33,11 @@ class Reference:
     """A PyTorch module as the source of a workload; nothing is imported before it is asked for."""
 
     target: str
-    """`package.module:Class`."""
+    """`package.module:Class`, or `file.py:Class`."""
     arguments: tuple[tuple[str, Any], ...]
     """Keyword arguments of the constructor, by name."""
     inputs: str
-    """Dtypes and shapes of the example inputs: `f32[16,64] i64[16]`."""
+    """Dtypes and shapes of the example inputs: `f32[16,64] i64[16]`. Nothing: those that the file gives."""
 
 
 @dataclass(frozen=True, slots=True)

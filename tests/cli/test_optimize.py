@@ -161,25 +161,33 @@ def test_a_module_is_imported_and_raced_against_torch(tmp_path):
     pytest.importorskip("torch")
     file = tmp_path / "model.py"
     file.write_text(
-        "import torch\n\nclass Scale(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x.sum(-1)\n"
+        "import torch\n\nprint('no JSON')\n\nclass Scale(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.scale = torch.nn.Parameter(torch.randn(64))\n\n"
+        "    def forward(self, x):\n        return self.scale * x.sum(-1)\n"
     )
     options = ["--inputs", "f32[64,128]", "--budget", "2", "--store", str(tmp_path / "s.sqlite"), "--json"]
     result = run("optimize", f"{file}:Scale", *options)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert not report["actions"] or any(name.startswith("torch ") for name in report["speedups"])
+    assert report["torch"] is None and any(name.startswith("torch ") for name in report["speedups"])
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
-    [("none.py:A", "there is no file none.py"), ("model.py:Absent", "defines no Absent")],
+    [
+        ("none.py:A", "Error: none.py:A: no file none.py\n"),
+        ("model.py:Absent", "Error: model.py:Absent: Absent is not defined in model.py; it has none\n"),
+        ("model.py", "Error: model.py: expected file.py:Class, got 'model.py'\n"),
+        (SUM, "Error: --inputs goes with file.py:Class, not with i:64 j:128"),
+    ],
 )
 def test_a_module_that_cannot_be_loaded_is_bad_input(what, message, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text("import torch\n")
     result = run("optimize", what, "--inputs", "f32[2]")
-    assert result.exit_code == 2 and message in result.stderr
+    assert result.exit_code == 2 and not result.stdout
+    assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 def toy_report(problem: ToyProblem, evaluations: int = 12) -> Report:

@@ -11,8 +11,9 @@ from envs.leir_env import strategies
 from envs.leir_env.generate import random_inputs, random_program
 from envs.leir_env.interp import run
 from envs.leir_env.ir import DType, Program
+from envs.leir_env.key import key
 from envs.leir_env.parser import parse
-from envs.leir_env.printer import key, show
+from envs.leir_env.printer import show
 from envs.leir_env.strategies import REGISTRY, Exactness
 from envs.leir_env.verify import verify
 from envs.leir_env.workloads import load, names
@@ -80,9 +81,9 @@ def test_the_result_computes_the_same_values(name: str) -> None:
             if outcome.exactness is Exactness.EXACT:
                 assert found[output].tobytes() == expected[output].tobytes(), context
         if outcome.exactness is not Exactness.EXACT:
-            doubles = run(before, inputs, DType.F64), run(outcome.program, inputs, DType.F64)
+            exact, double = run(before, inputs, DType.F64), run(outcome.program, inputs, DType.F64)
             for output in expected:
-                np.testing.assert_allclose(doubles[1][output], doubles[0][output], rtol=1e-11, atol=1e-11, err_msg=context)
+                np.testing.assert_allclose(double[output], exact[output], rtol=1e-11, atol=1e-11, err_msg=context)
 
 
 @every_strategy
@@ -194,3 +195,8 @@ def test_unknown_actions_are_refused_with_a_hint() -> None:
     assert refusal is not None and refusal.code == "wrong_parameter"
     with pytest.raises(ValueError, match="no loop q"):
         strategies.apply(program, parse_action("loop_split(q; 4)"))
+
+
+def test_inlining_says_at_how_many_places_it_computes_the_expression() -> None:
+    program = parse("i:4\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i D_i = exp(A_i)\nL_i C_i = D_i*D_i+D_i\n")
+    assert "computed at 3 places" in strategies.rationale(program, Action("compute_inline", ("D",), ()))

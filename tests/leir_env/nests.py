@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from envs.leir_env.affine import evaluate, index_names
+from envs.leir_env.affine import evaluate
 from envs.leir_env.ir import (
     Access,
     Assign,
@@ -29,7 +29,7 @@ from envs.leir_env.ir import (
     children,
 )
 from envs.leir_env.parser import parse
-from envs.leir_env.tree import Path
+from envs.leir_env.tree import Path, indices
 
 SETTINGS = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -75,7 +75,7 @@ POOL = {text: _expression(text) for text in FORMS + GUARDS}
 
 
 def pool(texts: tuple[str, ...], scope: tuple[str, ...]) -> list[Expr]:
-    return [POOL[text] for text in texts if index_names(POOL[text]) <= set(scope)]
+    return [POOL[text] for text in texts if indices(POOL[text]) <= set(scope)]
 
 
 @st.composite

@@ -17,8 +17,8 @@ from envs.leir_env import evaluate as evaluate_module
 from envs.leir_env.evaluate import Evaluator, EvaluatorError
 from envs.leir_env.harness import Limits
 from envs.leir_env.parser import parse
-from envs.leir_env.printer import canonical
 from envs.leir_env.strategies.base import Exactness
+from tests.leir_env.renaming import canonical
 
 QUICK = timing.Rules(pairs=5, width=10.0, seconds=0.02)
 MATMUL = """i:48 j:64 k:40

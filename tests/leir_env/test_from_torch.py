@@ -16,8 +16,9 @@ from envs.leir_env.interp import run  # noqa: E402
 from envs.leir_env.ir import DType, Role  # noqa: E402
 from envs.leir_env.parser import parse  # noqa: E402
 from envs.leir_env.printer import show  # noqa: E402
-from envs.leir_env.torch_files import load_module, parse_inputs, sample  # noqa: E402
+from envs.leir_env.torch_files import instantiate, is_file, load_module, parse_inputs, sample  # noqa: E402
 from envs.leir_env.verify import verify  # noqa: E402
+from envs.leir_env.workloads import Reference, reference  # noqa: E402
 from tests.leir_env import torch_modules as modules  # noqa: E402
 from tests.leir_env.torch_modules import Function  # noqa: E402
 
@@ -225,6 +226,7 @@ def user_file(tmp_path):
         "class Scale(nn.Module):\n    def forward(self, x):\n        return 2 * x\n\n"
         "class Sized(nn.Module):\n    def __init__(self, size, depth):\n        super().__init__()\n\n"
         "class Broken(nn.Module):\n    def __init__(self):\n        raise KeyError('weights')\n\n"
+        "class Quits(nn.Module):\n    def __init__(self):\n        raise SystemExit('no licence')\n\n"
         "def helper():\n    pass\n"
     )
     return path
@@ -234,6 +236,43 @@ def test_a_module_is_loaded_by_file_and_class(user_file):
     module, inputs = load_module(f"{user_file}:Scale", "f32[2,3]")
     assert show(from_torch(module, inputs).program).endswith("B_{i,j} = 2*A_{i,j}\n")
     assert not module.training
+
+
+def test_a_file_and_class_is_told_from_other_workloads():
+    assert all(map(is_file, ("models/attention.py:Attention", "model.py", "model.py:")))
+    assert not any(map(is_file, ("softmax", "leir://basic/softmax", "a.leir", "package.a:B", "i:4\nA:f32[i] -> B.py")))
+
+
+def test_inputs_are_read_as_leir_declares_tensors():
+    assert parse_inputs(" f32[8,64]  i64[8] bool") == ((DType.F32, (8, 64)), (DType.I64, (8,)), (DType.BOOL, ()))
+
+
+def test_a_module_is_loaded_twice_with_the_same_values(user_file):
+    ((first,), (second,)) = (load_module(f"{user_file}:Scale", "f32[3,5]")[1] for _ in range(2))
+    assert first.shape == (3, 5) and first.dtype is torch.float32 and torch.equal(first, second)
+
+
+def test_constructor_arguments_come_from_the_file(user_file):
+    user_file.write_text(
+        "import torch\n\nclass Model(torch.nn.Module):\n    def __init__(self, width):\n"
+        "        super().__init__()\n        self.linear = torch.nn.Linear(width, 2)\n\n"
+        "def get_init_inputs():\n    return [3]\n\ndef get_inputs():\n    return [torch.ones(4, 3)]\n"
+    )
+    module, (x,) = load_module(f"{user_file}:Model")
+    assert module.linear(x).shape == (4, 2)
+
+
+def test_a_file_may_define_dataclasses(user_file):
+    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    user_file.write_text(head + user_file.read_text() + "\n@dataclass\nclass Config:\n    size: int = 3\n")
+    assert load_module(f"{user_file}:Scale", "f32[2]")
+
+
+def test_a_reference_is_a_shipped_module_or_a_users_file(user_file):
+    module, inputs = instantiate(reference("linear_relu"))
+    assert module(*inputs).shape == (128, 256)
+    module, (x,) = instantiate(Reference(f"{user_file}:Scale", (), "f32[2,3]"))
+    assert torch.equal(module(x), 2 * x)
 
 
 def test_inputs_come_from_the_file_where_none_are_given(user_file):
@@ -246,13 +285,17 @@ def test_inputs_come_from_the_file_where_none_are_given(user_file):
     ("what", "inputs", "expected"),
     [
         ("Scale", None, "no get_inputs"),
-        ("Scael", None, "Scael is not defined in model.py; it has Scale, Sized, Broken"),
+        ("Scael", None, "Scael is not defined in model.py; it has Scale, Sized, Broken, Quits"),
         ("helper", None, "helper is not an nn.Module class"),
-        ("Sized", "f32[2]", "needs the constructor arguments size, depth"),
+        ("Sized", "f32[2]", "needs the constructor arguments size, depth: give defaults, or define get_init_inputs"),
         ("Broken", "f32[2]", "KeyError: 'weights', at model.py:14"),
         ("Scale", "f32[2,]", "expected inputs like"),
         ("Scale", "f33[2]", "dtypes are f16, bf16"),
+        ("Scale", "f32[8, 64]", "got 'f32[8,'"),
+        ("Scale", "f32[8,64],i64[8]", "got 'f32[8,64],i64[8]'"),
+        ("Scale", "f32[8] 12", "got '12'"),
         ("Scale", "f32[0]", "has 0 bytes"),
+        ("Quits", "f32[2]", "SystemExit: no licence, at model.py:18"),
         ("Scale", "f32[100000,100000]", "has 40,000,000,000 bytes"),
     ],
 )
@@ -272,6 +315,13 @@ def test_a_file_that_does_not_run_names_its_line(tmp_path):
     path = tmp_path / "bad.py"
     path.write_text("x = 1\ny = x / 0\n")
     with pytest.raises(ImportProblem, match=r"bad.py: ZeroDivisionError: .*, at bad.py:2: y = x / 0"):
+        load_module(f"{path}:A")
+
+
+def test_a_file_that_is_not_python_names_its_line(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text("def broken(:\n")
+    with pytest.raises(ImportProblem, match=r"^bad.py: SyntaxError: invalid syntax \(bad.py, line 1\)$"):
         load_module(f"{path}:A")
 
 

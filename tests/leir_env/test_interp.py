@@ -38,7 +38,8 @@ def test_a_recurrence_runs_in_order() -> None:
 
 def test_a_position_of_the_maximum_is_the_last_one_that_reaches_it() -> None:
     program = parse(
-        "i:2 j:4\nA:f32[i,j] -> C:i64[i]; D:f32[i]\nL_i L_j D_i max= A_{i,j}\nL_i L_j C_i = select(A_{i,j}>=D_i,j,C_i)\n"
+        "i:2 j:4\nA:f32[i,j] -> C:i64[i]; D:f32[i]\n"
+        "L_i L_j D_i max= A_{i,j}\nL_i L_j C_i = select(A_{i,j}>=D_i,j,C_i)\n"
     )
     a = np.asarray([[1, 3, 3, 0], [5, 2, 1, 0]], np.float32)
     assert run(program, {"A": a})["C"].tolist() == [2, 0]
@@ -68,9 +69,7 @@ def test_an_input_of_the_wrong_shape_is_an_error() -> None:
         run(program, {"A": np.zeros(5, np.float32)})
 
 
-@pytest.mark.parametrize(
-    ("assign", "start"), [("+=", 0.0), ("*=", 1.0), ("max=", -np.inf), ("min=", np.inf)]
-)
+@pytest.mark.parametrize(("assign", "start"), [("+=", 0.0), ("*=", 1.0), ("max=", -np.inf), ("min=", np.inf)])
 def test_a_reduction_over_nothing_is_its_identity(assign: str, start: float) -> None:
     program = parse(f"i:3\nA:f32[i] -> C:f32\nL_i C {assign} A_i if i<0\n")
     assert run(program, {"A": np.ones(3, np.float32)})["C"] == np.float32(start)

@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envs.leir_env import strategies
 from envs.leir_env.generate import random_program
 from envs.leir_env.ir import Call, Const, ExpressionTooDeep, Index
-from envs.leir_env.parser import MAX_CHARACTERS, ParseError, parse, parse_expression
-from envs.leir_env.printer import canonical, key, show, show_expression
+from envs.leir_env.key import key
+from envs.leir_env.parser import MAX_CHARACTERS, ParseError, parse
+from envs.leir_env.printer import show, show_expression
 from envs.leir_env.workloads import load, names
+from tests.leir_env.renaming import canonical
 
 TILED = """\
 io:16 jo:12 k:1024 ii:32 ji:64
@@ -107,6 +110,19 @@ def test_renaming_keeps_the_key(seed: int) -> None:
     assert key(canonical(program)) == key(program)
 
 
+def test_keys_are_equal_exactly_where_the_renamed_texts_are() -> None:
+    found: dict[str, str] = {}
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        program = random_program(rng)
+        for _ in range(3):
+            found.setdefault(key(program), show(canonical(program)))
+            assert found[key(program)] == show(canonical(program))
+            actions = strategies.legal(program)
+            program = strategies.apply(program, actions[int(rng.integers(len(actions)))]).program
+    assert len(set(found.values())) == len(found)
+
+
 def test_programs_that_differ_in_a_kind_an_extent_or_the_order_of_inputs_have_different_keys() -> None:
     text = "i:8\nA:f32[i] B:f32[i] -> C:f32[i]\nL_i C_i = A_i-B_i\n"
     others = [
@@ -186,5 +202,6 @@ def test_deep_loops_are_an_error() -> None:
         parse(f"{domains}\n-> C:f32\n{loops} C += 1.0\n")
 
 
-def test_expressions_parse_on_their_own() -> None:
-    assert parse_expression("1+2*3") == Call("add", (Const(1), Call("mul", (Const(2), Const(3)))))
+def test_a_product_binds_closer_than_a_sum() -> None:
+    (equation,) = parse("-> C:f32\nC = 1+2*3\n").body
+    assert equation.value == Call("add", (Const(1), Call("mul", (Const(2), Const(3)))))

@@ -18,13 +18,13 @@ from envs.leir_env.affine import (
     composed,
     digit,
     digital,
-    digits,
     evaluate,
     independent,
     interval,
     is_affine_condition,
     is_quasi_affine,
     strides,
+    unique,
 )
 from envs.leir_env.dependence import (
     Meeting,
@@ -58,12 +58,11 @@ from envs.leir_env.legality import (
     order,
     parallel_refusal,
     read,
-    reduction_loops,
     starts,
     written,
 )
 from envs.leir_env.parser import parse
-from envs.leir_env.tree import band, walk
+from envs.leir_env.tree import band, sites, walk
 from tests.leir_env.nests import (
     FORMS,
     GUARDS,
@@ -242,9 +241,9 @@ def test_stages_of_attention_fuse_where_a_row_is_complete(position: int, depth: 
 
 def test_all_loops_of_attention_but_its_reductions_are_parallel() -> None:
     program = parse(ATTENTION)
-    loops = {n.path for n in walk(program) if isinstance(n.statement, Loop)}
-    refused = {path for path in loops if parallel_refusal(program, path)}
-    assert refused == reduction_loops(program) and len(loops) == 20 and len(refused) == 4
+    loops = {name: node.path for name, node in sites(program).items() if isinstance(node.statement, Loop)}
+    refused = {name for name, path in loops.items() if parallel_refusal(program, path)}
+    assert refused == {"d", "j.2", "j.4", "j.6"} and len(loops) == 20
 
 
 def test_loops_fuse_under_one_index_name() -> None:
@@ -308,10 +307,13 @@ def test_summaries_name_what_a_statement_touches() -> None:
     assert starts(program) == {"D": Assign.MAX, "E": Assign.ADD}
 
 
-def test_digits_are_unique_only_where_the_radix_suffices() -> None:
+def test_terms_are_unique_only_where_the_radix_suffices() -> None:
+    assert unique((("io", 32), ("ii", 1)), {"io": 4, "ii": 32})
+    assert not unique((("io", 32), ("ii", 1)), {"io": 4, "ii": 33})
+
+
+def test_strides_are_those_of_a_row_major_tensor() -> None:
     subscripts = (Call("add", (Call("mul", (Const(32), Index("io"))), Index("ii"))), Index("k"))
-    assert digits(subscripts, {"io": 4, "ii": 32, "k": 8}) == {"io": (0, 32), "ii": (0, 1), "k": (1, 1)}
-    assert digits(subscripts, {"io": 4, "ii": 33, "k": 8}) is None
     assert strides(Access("A", subscripts), (128, 8)) == {"io": 256, "ii": 8, "k": 1}
 
 

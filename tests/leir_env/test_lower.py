@@ -18,6 +18,7 @@ from envs.leir_env.ops import OPS
 from envs.leir_env.parser import parse
 from envs.leir_env.printer import show
 from envs.leir_env.starts import starts
+from envs.leir_env.verify import verify
 
 TOLERANCE = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-12}
 
@@ -402,3 +403,13 @@ def test_what_a_cpu_cannot_express_is_a_located_error(text: str, code: str, word
 def test_an_unknown_target_is_named() -> None:
     with pytest.raises(BuildError, match="metal is no target"):
         lower(parse("-> C:f32\nC = 1.0\n"), "metal")
+
+
+def test_a_temporary_in_an_unrolled_loop_that_is_cut_at_its_tail_is_declared_once_in_each_case() -> None:
+    program = parse(
+        "io:3 ii:6 k:5\nA:f32[16,k] -> C:f32[16]\n"
+        "L_io U_ii [\n  D:f32.l\n  L_k D += A_{6io+ii,k} if 6io+ii<16\n  C_{6io+ii} = D if 6io+ii<16\n]\n"
+    )
+    assert verify(program) == ()
+    inputs = {"A": np.arange(80, dtype=np.float32).reshape(16, 5)}
+    np.testing.assert_array_equal(build(program).run(inputs)["C"], run(program, inputs)["C"])

@@ -13,8 +13,8 @@ from envs.leir_env.interp import run
 from envs.leir_env.ir import DType
 from envs.leir_env.oracle import Oracle, OracleError, admit, errors, interface_problem, iterations
 from envs.leir_env.parser import parse
-from envs.leir_env.printer import canonical
 from envs.leir_env.strategies.base import Exactness
+from tests.leir_env.renaming import canonical
 
 MATMUL = """i:24 j:20 k:28
 A:f32[i,k] B:f32[k,j] -> C:f32[i,j]

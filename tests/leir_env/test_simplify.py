@@ -10,7 +10,7 @@ from envs.leir_env.affine import evaluate
 from envs.leir_env.ir import Call, Const, Expr, Index
 from envs.leir_env.parser import parse
 from envs.leir_env.printer import show_expression
-from envs.leir_env.simplify import bounds, simplify
+from envs.leir_env.simplify import linear, simplify
 
 EXTENTS = {"i": 5, "j": 4, "f": 20}
 
@@ -42,7 +42,7 @@ def test_simplifying_keeps_every_value(expr: Expr) -> None:
 @settings(max_examples=300, deadline=None)
 @given(_expressions)
 def test_bounds_hold(expr: Expr) -> None:
-    found = bounds(expr, EXTENTS)
+    found = linear(expr, EXTENTS).interval(EXTENTS)
     assert found is not None
     for point in points():
         assert found[0] <= evaluate(expr, point) <= found[1]

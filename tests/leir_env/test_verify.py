@@ -31,7 +31,7 @@ from envs.leir_env.ir import (
 from envs.leir_env.legality import starts
 from envs.leir_env.parser import ParseError, parse
 from envs.leir_env.proofs import undefined
-from envs.leir_env.types import Weak, infer
+from envs.leir_env.types import type_problems
 from envs.leir_env.verify import RULES, VerifyError, check, load, verify
 from tests.leir_env.nests import SETTINGS, instances, programs
 
@@ -496,17 +496,18 @@ def test_a_running_value_is_defined_by_the_iteration_before() -> None:
 
 
 def test_weak_numbers_adapt_and_strong_ones_do_not() -> None:
-    dtypes = {"A": DType.F16, "I": DType.I32}
-
-    def of(value: Expr) -> object:
-        return infer(value, dtypes)
+    def takers(op: str, *args: Expr) -> set[DType]:
+        equation = Equation(Access("C"), Assign.SET, Call(op, args))
+        known = (("A", DType.F16), ("I", DType.I32))
+        return {dtype for dtype in DType if not type_problems(equation, (*known, ("C", dtype)))}
 
     half, whole, index = Access("A"), Const(2), Index("i")
-    assert of(Call("mul", (half, whole))) is DType.F16 and of(Call("add", (index, half))) is DType.F16
-    assert of(Call("add", (index, whole))) is Weak.WHOLE and of(Call("div", (index, whole))) is Weak.FRACTION
-    assert of(Call("add", (Access("I"), index))) is DType.I32 and of(Call("add", (Access("I"), half))) is None
-    assert of(Call("max", (half, Const(float("-inf"))))) is DType.F16
-    assert of(Call("lt", (half, whole))) is DType.BOOL and of(Const(True)) is DType.BOOL
+    floats, integers = ({d for d in DType if d.is_float}, {d for d in DType if d.is_int})
+    assert takers("mul", half, whole) == takers("add", index, half) == {DType.F16}
+    assert takers("add", index, whole) == floats | integers and takers("div", index, whole) == floats
+    assert takers("add", Access("I"), index) == {DType.I32} and takers("add", Access("I"), half) == set()
+    assert takers("max", half, Const(float("-inf"))) == {DType.F16}
+    assert takers("lt", half, whole) == takers("not", Const(True)) == {DType.BOOL}
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

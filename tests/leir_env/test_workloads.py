@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from envs.leir_env import workloads
+from envs.leir_env.key import key
 from envs.leir_env.parser import ParseError
-from envs.leir_env.printer import key, show
+from envs.leir_env.printer import show
 from envs.leir_env.verify import verify
 from envs.leir_env.workloads import WorkloadError, load
 

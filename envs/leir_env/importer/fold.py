@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from envs.leir_env.ir import Access, Call, Cast, Const, DType, Expr, Tensor, children, with_children
-from envs.leir_env.simplify import bounds, is_index_expression, linear, simplify
+from envs.leir_env.simplify import is_index_expression, linear, simplify
 
 _CONSTANT: dict[str, Callable[..., float | int | bool]] = {
     "add": lambda a, b: a + b,
@@ -135,7 +135,7 @@ def _index_form(expr: Call, extents: Mapping[str, int]) -> Expr:
         return Call(op, (left.expression(), right.expression()))
     if expr.op in _NEUTRAL and all(map(is_index_expression, expr.args)):
         first, second = expr.args
-        low, high = bounds(Call("sub", (first, second)), extents) or (-1, 1)
+        low, high = linear(first, extents).plus(linear(second, extents), -1).interval(extents) or (-1, 1)
         if high <= 0 or low >= 0:
             return first if (high <= 0) == (expr.op == "min") else second
     return simplify(expr, extents) if is_index_expression(expr) else expr

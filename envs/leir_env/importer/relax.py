@@ -192,11 +192,11 @@ def user_line(error: BaseException) -> str:
 
 
 def _last(places: list[tuple[str, str, str]]) -> str:
-    """Show the last place outside PyTorch and this package."""
+    """Show the last place outside PyTorch, this package and Python's import system."""
     import torch
 
     ours = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-    theirs = [place for place in places if not place[0].startswith(ours)]
+    theirs = [place for place in places if not place[0].startswith((*ours, "<frozen"))]
     if not theirs:
         return ""
     file, line, code = theirs[-1]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from envs.leir_env.affine import Affine, Digit, digit, digital
 from envs.leir_env.importer.stages import Graph, Stage, fold_stage
 from envs.leir_env.ir import Access, Assign, Call, Const, Expr, Index, subexpressions
 from envs.leir_env.simplify import simplify
@@ -41,15 +42,6 @@ def _redirect(graph: Graph, copy: Stage, tensor: str, inverse: Callable[[tuple[E
     return replace(graph, stages=stages)
 
 
-@dataclass(frozen=True, slots=True)
-class _Digit:
-    """A subscript `(index // step) % size`."""
-
-    index: str
-    step: int
-    size: int
-
-
 def _inverse(
     source: Access, shape: tuple[int, ...], extents: Mapping[str, int]
 ) -> Callable[[tuple[Expr, ...]], dict[str, Expr]] | None:
@@ -59,17 +51,17 @@ def _inverse(
     one or its inverse not affine.
     """
     digits = [_digit(s, extent) for s, extent in zip(source.subscripts, shape, strict=True)]
-    by_index: dict[str, list[tuple[_Digit, int]]] = {name: [] for name in extents}
-    for position, digit in enumerate(digits):
-        if digit is None:
+    by_index: dict[str, list[tuple[Digit, int]]] = {name: [] for name in extents}
+    for position, number in enumerate(digits):
+        if number is None:
             return None
-        by_index[digit.index].append((digit, position))
+        by_index[number.index].append((number, position))
     for name, found in by_index.items():
         step = 1
-        for digit, _ in sorted(found, key=lambda item: item[0].step):
-            if digit.step != step:
+        for number, _ in sorted(found, key=lambda item: item[0].divisor):
+            if number.divisor != step:
                 return None
-            step *= digit.size
+            step *= number.modulus
         if step != extents[name]:
             return None
 
@@ -77,26 +69,20 @@ def _inverse(
         values: dict[str, Expr] = {}
         for name, found in by_index.items():
             total: Expr = Const(0)
-            for digit, position in sorted(found, key=lambda item: -item[0].step):
-                total = Call("add", (total, Call("mul", (Const(digit.step), subscripts[position]))))
+            for number, position in sorted(found, key=lambda item: -item[0].divisor):
+                total = Call("add", (total, Call("mul", (Const(number.divisor), subscripts[position]))))
             values[name] = simplify(total, {})
         return values
 
     return solve
 
 
-def _digit(subscript: Expr, size: int) -> _Digit | None:
-    match subscript:
-        case Index(name):
-            return _Digit(name, 1, size)
-        case Call("floordiv", (Index(name), Const(int(step)))):
-            return _Digit(name, step, size)
-        case Call("mod", (Index(name), Const(int(modulus)))) if modulus == size:
-            return _Digit(name, 1, size)
-        case Call("mod", (Call("floordiv", (Index(name), Const(int(step)))), Const(int(modulus)))) if modulus == size:
-            return _Digit(name, step, size)
-        case Call("floordiv", (Call("mod", (Index(name), Const(int(modulus)))), Const(int(step)))):
-            return _Digit(name, step, size) if modulus == step * size else None
+def _digit(subscript: Expr, size: int) -> Digit | None:
+    """The one digit that a subscript of this extent is; None where it is anything else."""
+    match digital(subscript):
+        case Affine(((name, 1),), 0):
+            found = digit(name)
+            return replace(found, modulus=size) if found.modulus in (0, size) else None
     return None
 
 

@@ -44,7 +44,8 @@ class Refusal:
     """Why an action does not apply here: a value, never an exception."""
 
     code: str
-    """One of a small vocabulary: unknown_strategy, unknown_site, wrong_parameter, no_effect, structure, dependence, extent, kind, scope, size."""
+    """The rule: unknown_strategy, unknown_site, wrong_parameter, no_effect, structure, dependence, extent, kind,
+    scope or size."""
     sentence: str
     """Names the thing, the rule and the number."""
 

@@ -22,9 +22,11 @@ from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, St
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites, reordered
 from envs.leir_env.tree import (
     Node,
+    accesses,
     block_at,
     declarations,
     equations,
+    expressions,
     freshen,
     map_accesses,
     map_expressions,
@@ -355,15 +357,17 @@ class ComputeInline(Strategy):
         assert isinstance(node.statement, Equation)
         name = node.statement.target.tensor
         tensor = declarations(program)[name][0]
-        readers = sum(
+        places = sum(
             access.tensor == name
             for other in walk(program)
             if isinstance(other.statement, Equation)
-            for access in reads(other.statement)
+            if other.path != node.path
+            for expr in expressions(other.statement)
+            for access in accesses(expr)
         )
         return (
             f"Inline {name}: its {tensor.nbytes} bytes are neither written nor read back, and its expression is "
-            f"computed at {readers} {'place' if readers == 1 else 'places'} instead."
+            f"computed at {places} {'place' if places == 1 else 'places'} instead."
         )
 
 

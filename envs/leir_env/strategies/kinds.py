@@ -175,7 +175,7 @@ class LoopVectorization(Strategy):
                         yield (site,), (str(width),)
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
-        node, loop = loop_at(program, site[0])
+        _, loop = loop_at(program, site[0])
         width = int(args[0])
         wrong = _wrong_kind("vectorise", site[0], loop)
         if wrong is not None:

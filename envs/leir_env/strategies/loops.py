@@ -239,7 +239,8 @@ class LoopTiling(Strategy):
         loop, below = loop_at(program, site[0])[1], loop_at(program, site[1])[1]
         return (
             f"Tile {site[0]} ({loop.extent}) by {args[0]} and {site[1]} ({below.extent}) by {args[1]}: "
-            f"{int(args[0]) * int(args[1])} iterations then work on one tile, whose data can stay in cache or registers."
+            f"{int(args[0]) * int(args[1])} iterations then work on one tile, whose data can stay in cache or in "
+            f"registers."
         )
 
 

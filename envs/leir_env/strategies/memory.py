@@ -31,7 +31,6 @@ from envs.leir_env.tree import (
     Node,
     Path,
     at,
-    band,
     declarations,
     fresh_index,
     fresh_tensor,
@@ -148,7 +147,8 @@ class CacheReadWrite(Strategy):
     written is accumulated privately and written back at the end.
 
     Requires:
-        1. The tensor is declared outside the loop, and its accesses in the body form a box that moves with the loops around.
+        1. The tensor is declared outside the loop, and its accesses in the body form a box that moves with the
+           loops around.
         2. The box is smaller than the tensor and at most 8 MB.
         3. If it is written: the body first sets the whole box, or accumulates by one operator without reading it back,
            or no other iteration and no other equation touches the box.
@@ -169,9 +169,8 @@ class CacheReadWrite(Strategy):
     def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
         declared = declarations(program)
         for site, _, loop in loop_sites(program):
-            if len(band(loop)) == 1 and not loop.block.tensors and isinstance(loop.block.body[0], Equation):
-                if len(loop.block.body) == 1:
-                    continue  # a single element for a single equation: nothing is reused
+            if not loop.block.tensors and len(loop.block.body) == 1 and isinstance(loop.block.body[0], Equation):
+                continue  # a single element for a single equation: nothing is reused
             for name in sorted(read(loop) | written(loop)):
                 if name in declared:
                     yield (name, site), ("local",)
@@ -226,7 +225,7 @@ class CacheReadWrite(Strategy):
             return Refusal("size", f"{where}: the copy would take {size} bytes, the limit is {MAX_PRIVATE_BYTES}")
         if name not in written(loop):
             if tensor.role not in (Role.INPUT, Role.PARAMETER) and _guarded_write(program, name):
-                return Refusal("structure", f"{where}: {name} is written under a guard, so that the box may hold nothing")
+                return Refusal("structure", f"{where}: {name} is written under a guard, so the box may hold nothing")
             return box, None, Exactness.EXACT
         return self._write_back(program, site, box, found, (*node.loops[len(home) :], loop))
 

@@ -143,7 +143,8 @@ class ComputeAt(Strategy):
         if times > MAX_RECOMPUTATION * tensor.size:
             return Refusal(
                 "size",
-                f"{where}: each element would be computed {times / tensor.size:.3g} times, the limit is {MAX_RECOMPUTATION}",
+                f"{where}: each element would be computed {times / tensor.size:.3g} times, "
+                f"the limit is {MAX_RECOMPUTATION}",
             )
         return start, producer.loops[len(home) :], producer.statement, box
 
