@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from envs.common.actions import STOP, Action
+from envs.common.collector import no_collection
 from envs.common.evaluation import Evaluation
 from envs.common.moves import Menu, Move, Offer, Reader
 from envs.common.problem import Problem
@@ -169,13 +170,14 @@ class OptimizationEnv(gymnasium.Env[Any, Any], Generic[S]):
         before = self.episode
         if before.over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        offer = self._offer(before.problem, before.state)
-        move = self.reader.read(before.problem, before.state, offer, action)
-        after = self._refused(before, move) if move.state is None else self._moved(before, move, move.state)
-        if not after.terminated and (after.steps >= self.max_steps or after.refusals >= MAX_REFUSALS):
-            after = replace(after, truncated=True)
-        self._episode = after
-        observation, info = self._seen(after)
+        with no_collection():
+            offer = self._offer(before.problem, before.state)
+            move = self.reader.read(before.problem, before.state, offer, action)
+            after = self._refused(before, move) if move.state is None else self._moved(before, move, move.state)
+            if not after.terminated and (after.steps >= self.max_steps or after.refusals >= MAX_REFUSALS):
+                after = replace(after, truncated=True)
+            self._episode = after
+            observation, info = self._seen(after)
         return observation, after.terms.total, after.terminated, after.truncated, info
 
     def _refused(self, before: Episode[S], move: Move[S]) -> Episode[S]:

@@ -6,20 +6,19 @@ answer is: outputs go back to the parent, which does.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import math
 import resource
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tvm
 
 from envs.common import timing
+from envs.common.collector import no_collection
 from envs.leir_env.build import BuildError, Kernel, build
 from envs.leir_env.inputs import draw
 from envs.leir_env.interp import Array, numpy_dtype
@@ -230,18 +229,6 @@ class _Slot:
 def _warm_up(bench: Bench, kernels: tuple[Kernel, ...], rng: np.random.Generator) -> _Slot:
     runs = [(bench.run(kernel, rng), bench.results()) for kernel in kernels]
     return _Slot(bench, tuple(results for _, results in runs), tuple(seconds for seconds, _ in runs))
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep Python's garbage collector out of measurements."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _block(kernel: Kernel, bench: Bench, repeats: int, rng: np.random.Generator) -> float:

@@ -121,8 +121,9 @@ def race(
     """Return the samples of the program and of the module, pair by pair. Worker side."""
     import torch
 
+    from envs.common.collector import no_collection
     from envs.leir_env.build import build
-    from envs.leir_env.measure import Buffer, no_collection
+    from envs.leir_env.measure import Buffer
 
     torch.set_num_threads(threads)
     place, _, name = module.loader.partition(":")
