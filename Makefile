@@ -15,11 +15,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: install ## optimise a PyTorch attention module and a softmax, verified, on this CPU
-	$(BIN)/leirgym optimize examples/modules.py:Attention --agent beam --budget 32
-	$(BIN)/leirgym optimize examples/modules.py:Softmax --agent beam --budget 32
+	$(BIN)/leirgym optimize examples/modules.py:Attention --agent beam --budget 24
+	$(BIN)/leirgym optimize examples/modules.py:Softmax --agent beam --budget 24
 
 test: install ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 check: install ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

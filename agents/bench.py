@@ -107,14 +107,15 @@ def steps(seed: int, budget: int) -> Table:
 
 
 def evaluations(seed: int, budget: int) -> Table:
-    """Evaluate distinct random candidates for matmul 256, one worker, one thread, nothing stored."""
+    """Evaluate what a search evaluates on matmul 256, one thread, nothing stored: default schedules and their neighbours."""
     problem = LeirProblem("matmul_256")
     rng = np.random.default_rng(seed)
     problem.evaluate([problem.root])
+    start_from = LeirState(problem.baseline)
     states: dict[str, LeirState] = {}
     while len(states) < budget:
-        state = problem.root
-        for _ in range(int(rng.integers(1, 6))):
+        state = start_from
+        for _ in range(int(rng.integers(1, 4))):
             actions = [action for action in problem.legal(state) if action != STOP]
             state = problem.apply(state, actions[int(rng.integers(len(actions)))])
         states[problem.key(state)] = state

@@ -41,6 +41,9 @@ from envs.leir_env.torch_baseline import against_reference
 from envs.leir_env.torch_files import instantiate, is_file
 from envs.leir_env.workloads import Reference, Workload
 
+MEASURED_STEPS = 16
+"""The longest trace of which every step is measured for the report."""
+
 RECORDED = ("python", "leirgym", "apache-tvm", "numpy")
 """Versions that a trace file names."""
 
@@ -171,11 +174,11 @@ def _judging() -> Iterator[None]:
 
 
 def _trace(problem: LeirProblem, result: SearchResult, target: str, known: Sequence[Evaluation]) -> traces.Trace:
-    """The best trace without idle actions; its steps are measured too, unless the user is in a hurry."""
+    """The best trace without idle actions; the steps of a short one are measured too, unless the user is in a hurry."""
     installed = versions()
     environment = {name: installed[name] for name in RECORDED}
     trace = traces.minimise(traces.record(problem, result.actions, known, target, environment), problem)
-    if result.ended is not Ended.INTERRUPTED:
+    if result.ended is not Ended.INTERRUPTED and len(trace.actions) <= MEASURED_STEPS:
         with contextlib.suppress(KeyboardInterrupt):
             measured = problem.evaluate(traces.replay(trace, problem))
             trace = traces.record(problem, trace.actions, measured, target, environment)

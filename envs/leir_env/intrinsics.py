@@ -57,3 +57,17 @@ def _nonzero(node: Scalar) -> Scalar:
     (x,) = node.args
     dtype = x.ty.dtype
     return tirx.Select(tirx.EQ(x, tirx.const(0, dtype)), tirx.const(1, dtype), x)
+
+
+def rounded(x: Scalar) -> Scalar:
+    """`x` rounded to its type: an addition can't absorb the product that made it.
+
+    LLVM would contract `a*b - c` to one rounding. In a stable softmax, `exp(s*x - m)` with `m` the largest `s*x`
+    then has positive exponents: for large logits it overflows.
+    """
+    return call("rounded", _fence, x)
+
+
+def _fence(node: Scalar) -> Scalar:
+    (x,) = node.args
+    return tirx.call_llvm_pure_intrin(x.ty.dtype, "llvm.arithmetic.fence", x)

@@ -62,8 +62,15 @@ def value(expr: Expr, dtype: DType, env: Environment) -> Scalar:
             return _select(condition, yes, no, own, env)
         case Call(op, args):
             operands = own if OPS[op].typing in ("arith", "float", "integer") else _joint(args, env)
-            return apply(op, [value(arg, operands, env) for arg in args], operands, env.target)
+            return apply(op, [_operand(op, arg, operands, env) for arg in args], operands, env.target)
     raise AssertionError(f"no such expression: {expr}")
+
+
+def _operand(op: str, arg: Expr, dtype: DType, env: Environment) -> Scalar:
+    """An operand; a product is rounded before it is added, as the interpreter does it."""
+    lowered = value(arg, dtype, env)
+    contracts = op in ("add", "sub") and dtype in (DType.F32, DType.F64) and env.target == "llvm"
+    return intrinsics.rounded(lowered) if contracts and isinstance(arg, Call) and arg.op == "mul" else lowered
 
 
 def element(access: Access, env: Environment) -> Scalar:

@@ -167,16 +167,16 @@ def _expression(expr: Expr, outer: int, right: bool = False) -> str:
     # All infix operators associate to the left; a comparison does not chain.
     left_text = _expression(left_operand, op.precedence + (op.typing == "compare"))
     right_text = _expression(right_operand, op.precedence + 1, right=True)
-    text = left_text + _infix(op.symbol, left_operand, right_text) + right_text
+    text = left_text + _infix(op.symbol, left_operand, right_operand, right_text) + right_text
     return f"({text})" if outer > op.precedence else text
 
 
-def _infix(symbol: str, left: Expr, right_text: str) -> str:
+def _infix(symbol: str, left: Expr, right: Expr, right_text: str) -> str:
     if symbol.isalpha():
         return f" {symbol} "
     if symbol != "*":
         return symbol
-    if isinstance(left, Const) and isinstance(left.value, int) and right_text[0].islower() and right_text.isalnum():
+    if isinstance(left, Const) and type(left.value) is int and isinstance(right, Index):
         return ""  # 32io
     plain = isinstance(left, Access) or (isinstance(left, Call) and left.op == "mul")
     return " " if plain and right_text[0].isupper() else "*"

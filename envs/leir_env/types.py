@@ -114,6 +114,9 @@ class _Inference:
             kind = self.type(subscript)
             if kind is not None and not is_integer(kind):
                 self.refuse(access, f"subscript {position} is {kind}, but a subscript is an integer")
+            if kind is DType.I8 and isinstance(subscript, Call):
+                # Bounds are proved over the integers, and i8 arithmetic wraps at 128.
+                self.refuse(access, f"subscript {position} computes in i8, which wraps; cast to i32 or i64 first")
 
     def call(self, expr: Call) -> Type | None:
         typing = OPS[expr.op].typing

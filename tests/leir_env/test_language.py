@@ -63,6 +63,8 @@ def test_a_tiled_program_is_printed_as_it_was_written() -> None:
         "A_{3-i,2i+1}",
         "pow(A_{i,j},2.0)",
         "A_{G_i,j}",
+        "2*inf",
+        "2.0*f32(3i)",
     ],
 )
 def test_expressions_print_as_they_are_written(text: str) -> None:

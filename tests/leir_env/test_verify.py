@@ -542,3 +542,10 @@ def test_a_hostile_program_of_1e54_iterations_is_refused_by_arithmetic() -> None
 def test_a_bound_loop_is_well_formed_for_cuda() -> None:
     program = scale(kind=Kind.BOUND, axis=Axis.TX)
     assert verify(program, "cuda") == ()
+
+
+def test_subscripts_computed_in_a_type_that_wraps_are_refused() -> None:
+    text = "i:4\nA:f32[256] B:i8[i] -> C:f32[i]\nL_i C_i = A_{B_i%100+B_i%100}\n"
+    (problem,) = verify(parse(text))
+    assert "computes in i8, which wraps" in problem.sentence
+    assert verify(parse(text.replace("B_i%", "i32(B_i)%"))) == ()
