@@ -107,7 +107,7 @@ def steps(seed: int, budget: int) -> Table:
 
 
 def evaluations(seed: int, budget: int) -> Table:
-    """Evaluate what a search evaluates on matmul 256, one thread, nothing stored: default schedules and their neighbours."""
+    """Evaluate neighbours of the default schedule of matmul 256, one thread, nothing stored."""
     problem = LeirProblem("matmul_256")
     rng = np.random.default_rng(seed)
     problem.evaluate([problem.root])

@@ -9,7 +9,7 @@ MAX_EXTENT = 2**31 - 1
 VECTOR_WIDTHS = (2, 4, 8, 16, 32, 64)
 """Extents a vectorised loop may have."""
 
-MAX_UNROLLED = 1024
+MAX_UNROLLED = 256
 """Copies of equations that unrolled and vectorised-in-unrolled loops may expand to, in one nest."""
 
 MAX_TEMPORARY_BYTES = 256 * 2**20

@@ -124,7 +124,7 @@ def _bench(root: Program, name: str, seed: int) -> Bench:
     return Bench(root, name, seed)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=256)
 def _kernel(program: Program, target: str) -> Kernel:
     return build(program, target)
 

@@ -48,7 +48,7 @@ class LoopUnrolling(Strategy):
 
     Requires:
         1. The loop is serial.
-        2. Together with the unrolled loops around and below it, at most 1024 copies of equations result.
+        2. Together with the unrolled loops around and below it, at most 256 copies of equations result.
 
     Rewrite:
         L_i C_i = A_i              ->    U_i C_i = A_i
