@@ -180,7 +180,7 @@ CASES: list[tuple[str, str, str, tuple[str, str]]] = [
     (
         "kind",
         "i:1000000\nA:f32[i] -> C:f32[i]\nU_i C_i = A_i\n",
-        "unrolling makes 1,000,000 copies of equations; the limit of a nest is 1,024",
+        "unrolling makes 1,000,000 copies of equations; the limit of a nest is 256",
         ("U_i", "L_i"),
     ),
     (
