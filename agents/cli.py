@@ -110,6 +110,7 @@ def optimize(
         trace = _trace(problem, result, target, watch.evaluations)
         final = traces.replay(trace, problem)[-1]
         report = Report(
+            given.name,
             result,
             trace,
             agent,

@@ -31,6 +31,8 @@ class Speedup:
 class Report:
     """A finished search and what was measured about its result."""
 
+    name: str
+    """What was optimised, as the user calls it."""
     result: SearchResult
     trace: Trace
     """The best trace without idle actions, with the evaluations of its steps."""
@@ -95,7 +97,7 @@ class Report:
         counts = self.result.counts
         stored = f", {self.stored} of them from the store" if self.stored else ""
         return (
-            f"{_first_line(self.result.task)}: {self.agent}, seed {self.seed}, "
+            f"{self.name}: {self.agent}, seed {self.seed}, "
             f"{counts.evaluations} evaluations{stored}, {counts.expansions} expansions, "
             f"{counts.seconds:.1f} s; ended: {self.result.ended}"
         )
@@ -153,11 +155,6 @@ def _verdict(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "the program itself was not evaluated"
     return f"the program itself is {evaluation.status}, {evaluation.detail}"
-
-
-def _first_line(task: str) -> str:
-    lines = task.strip().splitlines()
-    return lines[0] + (" ..." if len(lines) > 1 else "")
 
 
 def _indent(text: str) -> str:

@@ -60,7 +60,7 @@ def test_progress_goes_to_standard_error_only(found):
     _, _, store = found
     result = run("optimize", SUM, "--budget", "2", "--store", str(store))
     assert "beam 2/2" in result.stderr and "beam 2/2" not in result.stdout
-    assert result.stdout.startswith("leir:")
+    assert result.stdout.startswith("text: beam, seed 0, 2 evaluations")
     assert "verified speedup" in result.stdout and "input sets" in result.stdout
 
 
@@ -193,7 +193,7 @@ def test_a_module_that_cannot_be_loaded_is_bad_input(what, message, tmp_path, mo
 def toy_report(problem: ToyProblem, evaluations: int = 12) -> Report:
     result = make_agent("beam").solve(problem, Budget(evaluations), np.random.default_rng(0))
     trace = traces.record(problem, result.actions)
-    return Report(result, trace, "beam", 0, problem.show(problem.root), "", 0, "no PyTorch definition is known")
+    return Report("toy", result, trace, "beam", 0, problem.show(problem.root), "", 0, "no PyTorch definition is known")
 
 
 def test_a_report_combines_the_intervals_of_result_and_root():

@@ -188,6 +188,11 @@ def _local_offers(name: str, alone: Program) -> tuple[tuple[tuple[Path, ...], tu
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 element`, `2 elements`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def rationale(program: Program, action: Action) -> str:
     """The reasons for a legal action, in facts of this program."""
     if action == STOP:

@@ -24,7 +24,7 @@ from envs.leir_env.ir import (
 from envs.leir_env.legality import parallel_refusal, read, written
 from envs.leir_env.region import Region, Use, covers, region, uses, visited_once
 from envs.leir_env.simplify import linear
-from envs.leir_env.strategies.base import Exactness, Level, Outcome, Parameter, Refusal, Strategy, register
+from envs.leir_env.strategies.base import Exactness, Level, Outcome, Parameter, Refusal, Strategy, counted, register
 from envs.leir_env.strategies.graph import drop_tensor
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites
 from envs.leir_env.tree import (
@@ -287,7 +287,7 @@ class CacheReadWrite(Strategy):
         size = box.size * box.tensor.dtype.itemsize
         use = "read" if outwards is None else "accumulated"
         return (
-            f"Keep the {box.size} elements ({size} bytes) of {site[0]} that one iteration of {site[1]} works on in a "
+            f"Keep the {counted(box.size, 'element')} ({size} bytes) of {site[0]} that one iteration of {site[1]} works on in a "
             f"contiguous {args[0]} buffer, where they are {use} repeatedly."
         )
 

@@ -23,7 +23,7 @@ from envs.leir_env.legality import read, written
 from envs.leir_env.limits import VECTOR_WIDTHS
 from envs.leir_env.region import Region, Use
 from envs.leir_env.simplify import rewrite
-from envs.leir_env.strategies.base import Level, Outcome, Refusal, Strategy, register
+from envs.leir_env.strategies.base import Level, Outcome, Refusal, Strategy, counted, register
 from envs.leir_env.strategies.graph import drop_tensor
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites
 from envs.leir_env.strategies.memory import box_in, localised, outer_extents, uses_in
@@ -224,7 +224,7 @@ class ComputeAt(Strategy):
         _, _, _, box = plan
         size = box.size * box.tensor.dtype.itemsize
         return (
-            f"Compute {site[0]} inside {site[1]}, {box.size} elements ({size} bytes) at a time: they are used while "
+            f"Compute {site[0]} inside {site[1]}, {counted(box.size, 'element')} ({size} bytes) at a time: they are used while "
             f"still in registers or the nearest cache, and its {box.tensor.nbytes} bytes are never stored as a whole."
         )
 
