@@ -34,6 +34,8 @@ from envs.leir_env.tree import (
     declarations,
     fresh_index,
     fresh_tensor,
+    indices,
+    loops_below,
     map_accesses,
     nest,
     splice,
@@ -168,11 +170,14 @@ class CacheReadWrite(Strategy):
 
     def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
         declared = declarations(program)
-        for site, _, loop in loop_sites(program):
-            if not loop.block.tensors and len(loop.block.body) == 1 and isinstance(loop.block.body[0], Equation):
-                continue  # a single element for a single equation: nothing is reused
-            for name in sorted(read(loop) | written(loop)):
-                if name in declared:
+        for site, node, loop in loop_sites(program):
+            inner = {below.index for below in loops_below(loop)[1:]}
+            for name in sorted(read(loop) | written(loop)) if inner else ():
+                # Only what some loop inside uses again and again is worth a copy.
+                moving = frozenset().union(
+                    *(indices(s) for use in uses_in(loop, name, node) for s in use.access.subscripts)
+                )
+                if name in declared and not inner <= moving:
                     yield (name, site), ("local",)
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
@@ -287,8 +292,8 @@ class CacheReadWrite(Strategy):
         size = box.size * box.tensor.dtype.itemsize
         use = "read" if outwards is None else "accumulated"
         return (
-            f"Keep the {counted(box.size, 'element')} ({size} bytes) of {site[0]} that one iteration of {site[1]} works on in a "
-            f"contiguous {args[0]} buffer, where they are {use} repeatedly."
+            f"Keep the {counted(box.size, 'element')} ({size} bytes) of {site[0]} that one iteration of {site[1]} "
+            f"works on in a contiguous {args[0]} buffer, where they are {use} repeatedly."
         )
 
 

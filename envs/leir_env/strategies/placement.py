@@ -224,8 +224,9 @@ class ComputeAt(Strategy):
         _, _, _, box = plan
         size = box.size * box.tensor.dtype.itemsize
         return (
-            f"Compute {site[0]} inside {site[1]}, {counted(box.size, 'element')} ({size} bytes) at a time: they are used while "
-            f"still in registers or the nearest cache, and its {box.tensor.nbytes} bytes are never stored as a whole."
+            f"Compute {site[0]} inside {site[1]}, {counted(box.size, 'element')} ({size} bytes) at a time: they are "
+            f"used while still in registers or the nearest cache, and its {box.tensor.nbytes} bytes are never stored as a "
+            f"whole."
         )
 
 
