@@ -184,17 +184,25 @@ def _compare(old: Body, new: Body) -> frozenset[str] | str:
         now = Schedule(dependence.common_loops(s.statement, t.statement), s.new < t.new)
         if was.textual == now.textual and (was.common == now.common or was.free(meeting) == now.free(meeting)):
             continue
-        for m, old_order, new_order in _directions(meeting, was, now):
-            if not dependence.turns(m, old_order, new_order):
-                continue
-            if m.kind != "reduction":
-                return (
-                    f"{show_equation(m.t.equation)} must come after {show_equation(m.s.equation)}: "
-                    f"{m.kind} dependence of {m.tensor}"
-                )
-            if m.a.assign in (Assign.ADD, Assign.MUL):
-                reassociated.add(m.tensor)
+        reason = _turned(meeting, was, now, reassociated)
+        if reason is not None:
+            return reason
     return frozenset(reassociated)
+
+
+def _turned(meeting: Meeting, was: Schedule, now: Schedule, reassociated: set[str]) -> str | None:
+    """Say which dependence turns round; note instead the tensor of a sum or product that is re-associated."""
+    for m, old_order, new_order in _directions(meeting, was, now):
+        if not dependence.turns(m, old_order, new_order):
+            continue
+        if m.kind != "reduction":
+            return (
+                f"{show_equation(m.t.equation)} must come after {show_equation(m.s.equation)}: "
+                f"{m.kind} dependence of {m.tensor}"
+            )
+        if m.a.assign in (Assign.ADD, Assign.MUL):
+            reassociated.add(m.tensor)
+    return None
 
 
 def _directions(meeting: Meeting, was: Schedule, now: Schedule) -> Iterator[tuple[Meeting, Schedule, Schedule]]:
@@ -274,16 +282,9 @@ def exchange(nest: Loop, path: Path, depth: int) -> frozenset[str] | str:
         now = Schedule(tuple(swapped), was.textual)
         if now.free(meeting) == free:
             continue
-        for m, old_order, new_order in _directions(meeting, was, now):
-            if not dependence.turns(m, old_order, new_order):
-                continue
-            if m.kind != "reduction":
-                return (
-                    f"{show_equation(m.t.equation)} must come after {show_equation(m.s.equation)}: "
-                    f"{m.kind} dependence of {m.tensor}"
-                )
-            if m.a.assign in (Assign.ADD, Assign.MUL):
-                reassociated.add(m.tensor)
+        reason = _turned(meeting, was, now, reassociated)
+        if reason is not None:
+            return reason
     return frozenset(reassociated)
 
 

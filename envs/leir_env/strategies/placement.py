@@ -225,8 +225,7 @@ class ComputeAt(Strategy):
         size = box.size * box.tensor.dtype.itemsize
         return (
             f"Compute {site[0]} inside {site[1]}, {counted(box.size, 'element')} ({size} bytes) at a time: they are "
-            f"used while still in registers or the nearest cache, and its {box.tensor.nbytes} bytes are never stored as a "
-            f"whole."
+            f"used while in registers or the nearest cache, and its {box.tensor.nbytes} bytes are not stored as a whole."
         )
 
 
