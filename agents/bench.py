@@ -173,7 +173,7 @@ def searches(seed: int, budget: int) -> Table:
 def fuzzed(seed: int, budget: int) -> Table:
     """Send random programs and mutated texts through parser, verify, lowering and the interpreter."""
     with progress("fuzz", budget) as show:
-        outcome = fuzz.fuzz(seed, budget, show)
+        outcome = fuzz.fuzz(seed, budget, lambda text: click.echo(text, err=True), show)
     rows = tuple((name, str(count)) for name, count in outcome.items())
     return Table(f"Fuzzing, {budget} programs and {budget} texts", ("what", "count"), rows)
 

@@ -75,24 +75,26 @@ def mangle(text: str, rng: np.random.Generator) -> str:
     return text
 
 
-def fuzz(seed: int, count: int, report: Callable[[int, str], None] = lambda done, line: None) -> dict[str, int]:
+def fuzz(
+    seed: int, count: int, failed: Callable[[str], None], report: Callable[[int, str], None] = lambda done, line: None
+) -> dict[str, int]:
     """Try `count` programs and `count` mangled texts; return how many came to each end.
 
-    Whatever ends under `crash` or `differs` is a bug, and is printed by `report`.
+    Whatever ends under `crash` or `differs` is a bug; `failed` is told each.
     """
     ends: Counter[str] = Counter(dict.fromkeys(("accepted", "rejected", "malformed", "agrees", "differs", "crash"), 0))
     pool = Pool(prepare="envs.leir_env.build")
     waiting: list[tuple[int, Program]] = []
     try:
         for number, text in _texts(seed, count):
-            program = _accepted(text, ends, report, number)
+            program = _accepted(text, ends, failed)
             if program is not None:
                 waiting.append((number, program))
             if len(waiting) >= _BATCH:
-                _compare(pool, waiting, ends, report)
+                _compare(pool, waiting, ends, failed)
                 waiting = []
             report(number // 2 + 1, ", ".join(f"{n} {end}" for end, n in ends.items()))
-        _compare(pool, waiting, ends, report)
+        _compare(pool, waiting, ends, failed)
     finally:
         pool.close()
     return dict(ends)
@@ -106,7 +108,7 @@ def _texts(seed: int, count: int) -> Iterator[tuple[int, str]]:
         yield 2 * number + 1, mangle(text, rng)
 
 
-def _accepted(text: str, ends: Counter[str], report: Callable[[int, str], None], number: int) -> Program | None:
+def _accepted(text: str, ends: Counter[str], failed: Callable[[str], None]) -> Program | None:
     try:
         program = parse(text)
         problems = verify(program)
@@ -116,26 +118,24 @@ def _accepted(text: str, ends: Counter[str], report: Callable[[int, str], None],
         return None
     except Exception as error:  # noqa: BLE001 - what is looked for: any other exception is a bug
         ends["crash"] += 1
-        report(number // 2, f"crash: {error!r} on\n{text}")
+        failed(f"crash: {error!r} on\n{text}")
         return None
     ends["rejected" if problems else "accepted"] += 1
     return None if problems else program
 
 
-def _compare(
-    pool: Pool, batch: list[tuple[int, Program]], ends: Counter[str], report: Callable[[int, str], None]
-) -> None:
+def _compare(pool: Pool, batch: list[tuple[int, Program]], ends: Counter[str], failed: Callable[[str], None]) -> None:
     for number, program in batch:
         inputs = random_inputs(program, np.random.default_rng(number))
         outcome = pool.call(f"{__name__}:built", program, inputs, timeout=SECONDS, memory=MEMORY)
         if not isinstance(outcome, Returned):
             ends["crash"] += 1
-            report(number // 2, f"{outcome} on\n{show(program)}")
+            failed(f"{outcome} on\n{show(program)}")
         elif agree(program, inputs, outcome.value):
             ends["agrees"] += 1
         else:
             ends["differs"] += 1
-            report(number // 2, f"the kernel differs from the interpreter on\n{show(program)}")
+            failed(f"the kernel differs from the interpreter on\n{show(program)}")
 
 
 def built(program: Program, inputs: dict[str, Array]) -> dict[str, Array]:
