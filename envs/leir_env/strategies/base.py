@@ -34,7 +34,7 @@ class Exactness(IntEnum):
     EXACT = 0
     """Bitwise equal."""
     REASSOCIATES = 1
-    """Floating-point accumulations run in another order."""
+    """Equal over the reals: floating-point operations run in another order, or others of the same value."""
     APPROXIMATE = 2
     """Other arithmetic within a stated bound; needs opting in."""
 
