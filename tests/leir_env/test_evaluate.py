@@ -57,7 +57,7 @@ def one(evaluator, text, **options):
 
 def test_a_right_candidate_is_verified_timed_and_documented(evaluator):
     record = one(evaluator, TILED)
-    assert record.status is Status.OK
+    assert record.status.verified
     assert record.speedup > 0
     assert record.speedup_over_root == pytest.approx(record.speedup * record.root_ratio)
     assert [check.name for check in record.checks] == [
@@ -73,13 +73,9 @@ def test_a_right_candidate_is_verified_timed_and_documented(evaluator):
 def test_a_batch_keeps_its_order_and_one_bad_candidate_does_not_touch_the_others(evaluator):
     texts = [WRONG, TILED, OUT_OF_BOUNDS, SCHEDULED, MATMUL]
     records = evaluator.evaluate([parse(text) for text in texts])
-    assert [record.status for record in records[:4]] == [
-        Status.WRONG,
-        Status.OK,
-        Status.REJECTED,
-        Status.OK,
-    ]
-    assert records[4].status.verified
+    assert records[0].status is Status.WRONG
+    assert records[2].status is Status.REJECTED
+    assert all(records[n].status.verified for n in (1, 3, 4))
     assert "output C differs on the input set normal" in records[0].detail
     assert all(record.speedup is None for record in records if not record.status.verified)
 
@@ -119,7 +115,7 @@ def test_the_same_program_twice_in_a_batch_is_one_measurement(evaluator):
 def test_a_fresh_evaluation_is_from_scratch_and_changes_nothing(evaluator):
     stored = one(evaluator, TILED)
     fresh = one(evaluator, TILED, fresh=True)
-    assert fresh.status is Status.OK
+    assert fresh.status.verified
     assert fresh.timing != stored.timing
     assert one(evaluator, TILED) == stored
 
@@ -141,7 +137,7 @@ def test_a_time_limit_is_a_status(evaluator):
     record = one(impatient, forever)
     assert record.status is Status.TIMEOUT
     assert "it was not done after 0.5 s" in record.detail
-    assert one(impatient, TILED).status is Status.OK
+    assert one(impatient, TILED).status.verified
 
 
 def test_parallel_loops_run_in_forked_workers():
@@ -169,7 +165,7 @@ def test_a_target_that_can_not_run_here_is_refused():
 def test_the_exactness_of_the_trace_sets_the_tolerance(evaluator):
     keys = {evaluator.key(parse(TILED), exactness) for exactness in Exactness}
     assert len(keys) == 3
-    assert one(evaluator, TILED, exactness=Exactness.EXACT).status is Status.OK
+    assert one(evaluator, TILED, exactness=Exactness.EXACT).status.verified
 
 
 def test_a_tiny_task_is_not_admitted_and_a_proper_one_is(monkeypatch):
@@ -184,7 +180,8 @@ class TestAudit:
 
     @pytest.fixture
     def strict(self, monkeypatch):
-        monkeypatch.setattr(evaluate_module, "SUSPICIOUS_SPEEDUP", 0.01)
+        monkeypatch.setattr(evaluate_module, "SUSPICIOUS_SPEEDUP", 0.0)
+        monkeypatch.setattr(evaluate_module, "CONFIRMED", 0.0)  # the machine may be busy at either time
 
         def make(**options):
             return Evaluator(parse(MATMUL), baseline=parse(SCHEDULED), rules=QUICK, **options)
@@ -195,7 +192,7 @@ class TestAudit:
         seen = []
         evaluator = strict(audit=lambda program, exactness: seen.append(exactness) or "")
         record = one(evaluator, TILED)
-        assert record.status is Status.OK
+        assert record.status.verified
         assert record.audited
         assert seen == [Exactness.REASSOCIATES]
 
@@ -206,13 +203,14 @@ class TestAudit:
         assert record.speedup is None
 
     def test_a_speedup_that_does_not_come_back_is_suspect(self, strict, monkeypatch):
-        monkeypatch.setattr(evaluate_module, "CONFIRMED", 100.0)
+        monkeypatch.setattr(evaluate_module, "CONFIRMED", 1e9)
         record = one(strict(), TILED)
         assert record.status is Status.SUSPECT
         assert "times as fast this time" in record.detail
 
     def test_a_time_near_the_roofline_is_audited(self, monkeypatch):
         monkeypatch.setattr(evaluate_module, "roofline_seconds", lambda root, threads: 1.0)
+        monkeypatch.setattr(evaluate_module, "CONFIRMED", 0.0)
         evaluator = Evaluator(parse(MATMUL), baseline=parse(SCHEDULED), rules=QUICK)
         assert one(evaluator, TILED).audited
 
