@@ -5,12 +5,14 @@ Every figure is a ratio within one run, or a cost on this machine; nothing is co
 
 from __future__ import annotations
 
+import functools
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,8 +23,9 @@ from envs.common.actions import STOP
 from envs.common.console import Answer, columns, verb
 from envs.common.evaluation import Timing
 from envs.common.progress import progress
-from envs.leir_env import fuzz, workloads
+from envs.leir_env import census, fuzz, walks, workloads
 from envs.leir_env.problem import LeirProblem, LeirState
+from envs.leir_env.strategies import REGISTRY
 from envs.leir_env.torch_baseline import against_reference
 
 SINGLE = ("matmul_256", "softmax", "layernorm", "gelu", "conv2d", "sum", "argmax")
@@ -178,29 +181,70 @@ def fuzzed(seed: int, budget: int) -> Table:
     return Table(f"Fuzzing, {budget} programs and {budget} texts", ("what", "count"), rows)
 
 
+def walked(seed: int, budget: int, log: Path | None = None) -> Table:
+    """Take random legal actions over generated programs and patterns, and check every step."""
+    with progress("actions", budget) as show:
+        tally = walks.walks(budget, seed, log, show)
+    for failure in tally.failures:
+        click.echo(f"walk {failure.number}, {'; '.join(failure.actions)}: {failure.failure}", err=True)
+    rows = [(name, str(tally.actions[name])) for name in REGISTRY]
+    rows += [("all", str(tally.actions.total())), ("wrong", str(len(tally.failures)))]
+    return Table(f"Random legal actions, {tally.walks} walks, seed {seed}", ("strategy", "actions"), tuple(rows))
+
+
+def examined(seed: int, budget: int) -> Table:
+    """Apply every strategy to the shipped workloads in every float dtype; build and verify what comes out."""
+    suites = workloads.suites()
+    total = len(census.DTYPES) * sum(len(workloads.names(suite)) for suite in suites)
+    with progress("census", total) as show:
+        found = census.census(suites, seed, show)
+    rows = []
+    for name, row in found.items():
+        for line in row.wrong:
+            click.echo(f"wrong: {line}", err=True)
+        verified = " ".join(f"{row.verified[dtype]} {dtype}" for dtype in census.DTYPES if row.verified[dtype])
+        refused = " ".join(f"{count} {code}" for code, count in sorted(row.refused.items()))
+        rows.append((name, str(len(row.applies)), verified or "-", str(len(row.wrong)), refused or "-"))
+    count = sum(len(workloads.names(suite)) for suite in suites)
+    return Table(
+        f"Strategies on the {count} shipped workloads",
+        ("strategy", "applies to", "verified", "wrong", "refused"),
+        tuple(rows),
+    )
+
+
 PARTS: dict[str, Callable[[int, int], Table]] = {
     "import": imports,
     "steps": steps,
     "evaluations": evaluations,
     "search": searches,
     "fuzz": fuzzed,
+    "actions": walked,
+    "strategies": examined,
 }
 """The parts by name: each takes a seed and a budget (evaluations or programs; the first two need none)."""
 
-_BUDGETS = {"search": 64, "evaluations": 64, "fuzz": 10_000}
+_LONG = ("fuzz", "actions", "strategies")
+_BUDGETS = {"search": 64, "evaluations": 64, "fuzz": 10_000, "actions": 100_000}
 
 
 @verb("bench")
 @click.argument("parts", nargs=-1, type=click.Choice(tuple(PARTS)))
 @click.option("--budget", type=click.IntRange(min=1), help="Evaluations or programs of a part, in place of its own.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def bench(parts: Sequence[str], budget: int | None, seed: int) -> Answer:
-    """Measure PARTS (default: all but fuzz) and print their tables."""
-    chosen = parts or tuple(name for name in PARTS if name != "fuzz")
-    tables = list(_measured(chosen, budget, seed))
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where `actions` notes its walks, to go on from there the next time.",
+)
+def bench(parts: Sequence[str], budget: int | None, seed: int, log: Path | None) -> Answer:
+    """Measure PARTS (default: all but the long fuzz, actions and strategies) and print their tables."""
+    chosen = parts or tuple(name for name in PARTS if name not in _LONG)
+    tables = list(_measured(chosen, budget, seed, log))
     return Answer("\n".join(table.text() for table in tables), {"tables": [table.to_json() for table in tables]})
 
 
-def _measured(parts: Sequence[str], budget: int | None, seed: int) -> Iterator[Table]:
+def _measured(parts: Sequence[str], budget: int | None, seed: int, log: Path | None) -> Iterator[Table]:
     for name in parts:
-        yield PARTS[name](seed, budget or _BUDGETS.get(name, 0))
+        measure = functools.partial(walked, log=log) if name == "actions" else PARTS[name]
+        yield measure(seed, budget or _BUDGETS.get(name, 0))

@@ -18,10 +18,8 @@ def texts() -> Iterator[tuple[str, str, str]]:
     from envs.leir_env.from_torch import from_torch
     from envs.leir_env.torch_files import instantiate
 
-    for suite in shipped.suites():
-        for name in shipped.names(suite):
-            reference = shipped.reference(name)
-            yield suite, name, show(from_torch(*instantiate(reference)).program)
+    for name, (suite, reference) in shipped.imported().items():
+        yield suite, name, show(from_torch(*instantiate(reference)).program)
 
 
 def regenerate(folder: Path = shipped.SUITES) -> tuple[str, ...]:
@@ -45,14 +43,13 @@ def workloads(write: bool, check: bool) -> Answer:
         raise click.UsageError("--regenerate and --check exclude each other")
     if write:
         changed = regenerate()
-        return Answer(f"{len(changed)} of {len(shipped.names())} files written anew", {"changed": changed})
+        return Answer(f"{len(changed)} of {len(shipped.imported())} files written anew", {"changed": changed})
     if check:
         different = [name for _, name, text in texts() if show(shipped.load(name).program) != text]
         verdict = f"{', '.join(different)}: differ" if different else "all files are what PyTorch gives"
         return Answer(verdict, {"different": different}, Exit.NEGATIVE if different else Exit.OK)
     rows = [("name", "PyTorch module", "inputs", "key")]
-    for name in shipped.names():
-        reference = shipped.reference(name)
+    for name, (_, reference) in shipped.imported().items():
         arguments = ", ".join(f"{argument}={value}" for argument, value in reference.arguments)
         rows.append((name, f"{reference.target}({arguments})", reference.inputs, key(shipped.load(name).program)))
     data = [dict(zip(("name", "torch", "inputs", "key"), row, strict=True)) for row in rows[1:]]

@@ -1,7 +1,8 @@
 """Workloads: shipped programs by name or URI, and anyone's LEIR text, file or program.
 
 A suite is a folder of `.leir` files beside a table `suites/<suite>.toml`: for each program its family,
-size, and the PyTorch module that it was imported from. Needs neither torch nor TVM.
+size, and the PyTorch module that it was imported from. The suite `patterns` is made by `patterns.py`, in any
+size and dtype. Needs neither torch nor TVM.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from urllib.parse import parse_qsl, urlsplit
 from envs.leir_env.ir import Program
 from envs.leir_env.key import key
 from envs.leir_env.parser import MAX_CHARACTERS, parse
+from envs.leir_env.patterns import PATTERNS, Value
 
 SUITES = Path(__file__).with_name("suites")
 SCHEME = "leir"
+MADE = "patterns"
+"""The suite whose programs are made, not read."""
 
 
 class WorkloadError(ValueError):
@@ -79,7 +83,7 @@ def load(what: str | Path | Program | Workload) -> Workload:
 
 def suites() -> tuple[str, ...]:
     """Return the names of the shipped suites."""
-    return tuple(sorted(table.stem for table in SUITES.glob("*.toml")))
+    return (*sorted(table.stem for table in SUITES.glob("*.toml")), MADE)
 
 
 def names(suite: str | None = None) -> tuple[str, ...]:
@@ -89,23 +93,23 @@ def names(suite: str | None = None) -> tuple[str, ...]:
     return tuple(name for name, entry in _table().items() if suite in (None, entry.suite))
 
 
-def reference(name: str) -> Reference:
-    """Return the PyTorch module that a shipped workload was imported from."""
-    return _table()[_of_family(name, {})].reference
+def imported() -> Mapping[str, tuple[str, Reference]]:
+    """Return suite and PyTorch module of every shipped workload that was imported from one, by name."""
+    return {name: (entry.suite, entry.reference) for name, entry in _table().items() if entry.reference}
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     suite: str
     family: str
-    size: Mapping[str, int]
-    reference: Reference
+    size: Mapping[str, Value]
+    reference: Reference | None = None
 
 
 @functools.cache
 def _table() -> Mapping[str, _Entry]:
     table: dict[str, _Entry] = {}
-    for suite in suites():
+    for suite in suites()[:-1]:
         with (SUITES / f"{suite}.toml").open("rb") as file:
             entries = tomllib.load(file)
         for name, entry in entries.items():
@@ -113,16 +117,32 @@ def _table() -> Mapping[str, _Entry]:
                 raise WorkloadError(f"workload {name} stands in the suites {table[name].suite} and {suite}")
             source = Reference(entry["torch"], tuple(entry.get("arguments", {}).items()), entry["inputs"])
             table[name] = _Entry(suite, entry["family"], MappingProxyType(entry["size"]), source)
-    return MappingProxyType(table)
+    made = {name: _Entry(MADE, name, pattern.defaults) for name, pattern in PATTERNS.items()}
+    return MappingProxyType(table | made)
 
 
 @functools.cache
 def _shipped(name: str) -> Workload:
     entry = _table()[name]
+    if entry.suite == MADE:
+        return _made(name, {})
     program = parse((SUITES / entry.suite / f"{name}.leir").read_text(encoding="utf-8"))
-    size = "&".join(f"{parameter}={value}" for parameter, value in entry.size.items())
-    uri = f"{SCHEME}://{entry.suite}/{entry.family}?{size}"
+    uri = f"{SCHEME}://{entry.suite}/{entry.family}?{_query(entry.size)}"
     return Workload(name, uri, program, entry.family, entry.reference)
+
+
+def _made(name: str, given: Mapping[str, str]) -> Workload:
+    """The pattern `name` with some parameters given."""
+    pattern = PATTERNS[name]
+    try:
+        size = pattern.defaults | pattern.read(given)
+    except ValueError as error:
+        raise WorkloadError(f"{MADE}/{name}: {error}") from None
+    return Workload(name, f"{SCHEME}://{MADE}/{name}?{_query(size)}", parse(pattern.text(**size)), name)
+
+
+def _query(size: Mapping[str, Value]) -> str:
+    return "&".join(f"{parameter}={value}" for parameter, value in size.items())
 
 
 def _of_family(family: str, size: Mapping[str, str], suite: str | None = None) -> str:
@@ -139,11 +159,8 @@ def _of_family(family: str, size: Mapping[str, str], suite: str | None = None) -
     for name, entry in members.items():
         if size.items() <= {parameter: str(value) for parameter, value in entry.size.items()}.items():
             return name
-    shipped = " ".join(
-        "?" + "&".join(f"{parameter}={value}" for parameter, value in entry.size.items()) for entry in members.values()
-    )
-    asked = "&".join(f"{parameter}={value}" for parameter, value in size.items())
-    raise WorkloadError(f"{family} is not shipped with ?{asked}; it is with {shipped}")
+    shipped = " ".join(f"?{_query(entry.size)}" for entry in members.values())
+    raise WorkloadError(f"{family} is not shipped with ?{_query(size)}; it is with {shipped}")
 
 
 def _from_uri(uri: str) -> Workload:
@@ -153,7 +170,10 @@ def _from_uri(uri: str) -> Workload:
         raise WorkloadError(f"expected {SCHEME}://suite/name?size=..., got {uri[:80]!r}")
     if parts.netloc not in suites():
         raise WorkloadError(f"no suite {parts.netloc[:80]}{_similar(parts.netloc, suites())}; got {uri[:80]!r}")
-    return _shipped(_of_family(family, dict(parse_qsl(parts.query, keep_blank_values=True)), parts.netloc))
+    size = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.netloc == MADE and family in PATTERNS:
+        return _made(family, size)
+    return _shipped(_of_family(family, size, parts.netloc))
 
 
 def _file(path: Path) -> Workload:

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from envs.common.actions import STOP, Action, parse_action
-from envs.leir_env import strategies
-from envs.leir_env.generate import random_inputs, random_program
+from envs.leir_env import strategies, walks
+from envs.leir_env.generate import random_inputs
 from envs.leir_env.interp import run
 from envs.leir_env.ir import DType, Program
 from envs.leir_env.key import key
 from envs.leir_env.parser import parse
-from envs.leir_env.patterns import PATTERNS
 from envs.leir_env.printer import show
 from envs.leir_env.strategies import REGISTRY, Exactness
 from envs.leir_env.verify import verify
@@ -34,21 +33,13 @@ CODES = {
 }
 
 
-def start(seed: int, rng: np.random.Generator) -> Program:
-    """A random program, or a pattern of random size."""
-    if seed % 2:
-        return random_program(rng)
-    names = tuple(PATTERNS)
-    return parse(PATTERNS[names[seed // 2 % len(names)]].draw(rng))
-
-
 @functools.cache
 def applied() -> dict[str, list[tuple[Program, Action, strategies.Outcome, int]]]:
     """Random legal actions along random walks, by strategy: program before, action, outcome, input seed."""
     found: dict[str, list[tuple[Program, Action, strategies.Outcome, int]]] = {name: [] for name in REGISTRY}
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
-        program = start(seed, rng)
+        program = walks.start(seed, rng)
         for _ in range(4):
             by_strategy: dict[str, list[Action]] = {}
             for action in strategies.legal(program):
