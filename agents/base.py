@@ -27,6 +27,13 @@ AGENTS: dict[str, str] = {
     "random": "agents.random_walk:RandomWalk",
     "greedy": "agents.frontier:greedy",
     "beam": "agents.frontier:Beam",
+    "bfs": "agents.tree:breadth_first",
+    "dfs": "agents.tree:depth_first",
+    "best-first": "agents.tree:best_first",
+    "chain": "agents.tree:Chain",
+    "mcts": "agents.mcts:MCTS",
+    "annealing": "agents.traces:Annealing",
+    "genetic": "agents.traces:Genetic",
 }
 """Every agent by name, as `module:factory`; a factory takes the agent's parameters by keyword."""
 

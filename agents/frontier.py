@@ -181,6 +181,13 @@ class Frontier(Generic[S]):
                 self.search.refuse(node, action, refusal)
         return node
 
+    def successors(self, node: Node[S]) -> list[Node[S]]:
+        """The children that the proposer likes and, near the root, the ends of plans; the most promising first."""
+        found = {child.key: child for child in self._children_of(node)}
+        if len(node.trace) < PLANNED:
+            found |= {end.key: end for end in self._ends_of(node)}
+        return sorted(found.values(), key=self.predict, reverse=True)
+
     def measure_best(self, count: int) -> bool:
         """Measure the `count` best of the open list and learn from it; False if there was none.
 

@@ -33,6 +33,9 @@ Plan = tuple[Action, ...]
 _TILES = ((4, 16), (6, 16), (4, 8), (2, 16), (1, 16), (1, 32), (8, 8), (2, 8))
 """Rows by lanes of a register tile: four to twelve vector accumulators."""
 
+_PARTIAL_RESULTS = ("32", "16")
+"""Lanes of partial results: four or two vectors of f32, which hide the latency of an addition."""
+
 _PANEL_BYTES = (512, 256 * 1024)
 """A packed panel is worth its copy from the first size on, and stays in the second-level cache up to the other."""
 
@@ -83,15 +86,52 @@ def _tiles_of(program: Program, path: Path) -> Iterator[Steps]:
 
 
 def _best_of_each(program: Program) -> Iterator[Steps]:
-    """Give every nest the mapping or register tile that the cost model likes best; then fuse what can be fused."""
-    steps: Steps = ()
-    for position in range(len(program.body)):
-        for path in tuple(perfect_nests(program, (position,))):
+    """Give every nest the mapping or register tile that the cost model likes best; then fuse what can be fused.
+
+    The same where expressions that stand at several places are computed once.
+    """
+    shared = _computed_once(program)
+    for steps in {(), shared}:
+        best = _mapped(program, steps)
+        yield best
+        yield _stored(program, _fused(program, best, deepest=False))
+
+
+def _mapped(program: Program, steps: Steps) -> Steps:
+    """Add to `steps` the best mapping of every nest by itself."""
+    start = after(program, steps)
+    for position in range(len(start.body)):
+        for path in tuple(perfect_nests(start, (position,))):
             here = after(program, steps)
-            options = [contiguous_innermost(here, path), neighbours_in_lanes(here, path), *_tiles_of(here, path), ()]
+            options = [
+                (),
+                contiguous_innermost(here, path),
+                neighbours_in_lanes(here, path),
+                *(_partial_results(here, path, count) for count in _PARTIAL_RESULTS),
+                *_tiles_of(here, path),
+            ]
             steps += min(options, key=lambda option: estimate(after(here, option)))
-    yield steps
-    yield _stored(program, _fused(program, steps, deepest=False))
+    return steps
+
+
+def _computed_once(program: Program) -> Steps:
+    """Eliminate common subexpressions, the largest first, as long as there are any."""
+    return _repeated(program, (), "common_subexpression_elimination", lambda action: 0)
+
+
+def _partial_results(program: Program, path: Path, count: str) -> Steps:
+    """Split the innermost reduction of a nest into partial results, in lanes."""
+    loops = loops_at(program, path)
+    bottom = len(loops) - 1
+    if not bottom:
+        return ()
+    factored = _then(
+        program, (), Action("reduction_factorization", (_site(program, path, bottom),), (count, "lanes"))
+    )
+    if factored is None:
+        return ()
+    lanes = vectorised(after(program, factored), (*path, *[0] * (bottom + 1)))
+    return factored + lanes if lanes else ()
 
 
 def _indexes(equation: Equation, loop: Loop) -> bool:
@@ -224,17 +264,24 @@ def _fusions(program: Program) -> Iterator[Steps]:
 
 
 def _fused(program: Program, steps: Steps, deepest: bool) -> Steps:
-    strategy = REGISTRY["operator_fusion"]
+    """Fuse neighbouring nests until none can be, the deepest or the shallowest fusion first."""
+    sign = 1 if deepest else -1
+    return _repeated(program, steps, "operator_fusion", lambda action: sign * int(action.args[0]))
+
+
+def _repeated(program: Program, steps: Steps, name: str, preference: Callable[[Action], int]) -> Steps:
+    """Apply a strategy as long as it is legal anywhere, the most preferred action first."""
+    strategy = REGISTRY[name]
     while True:
         here = after(program, steps)
         legal = [
-            Action(strategy.name, site, args)
+            Action(name, site, args)
             for site, args in strategy.candidates(here)
             if strategy.why_not(here, site, args) is None
         ]
         if not legal:
             return steps
-        action = max(legal, key=lambda a: int(a.args[0]) if deepest else -int(a.args[0]))
+        action = max(legal, key=preference)
         steps = (*steps, (action, apply(here, action).program))
 
 

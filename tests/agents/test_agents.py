@@ -26,7 +26,10 @@ from agents.base import (
     make_agent,
 )
 from agents.frontier import Beam, Frontier, greedy, spread
+from agents.mcts import MCTS, _Tree
 from agents.proposers import CostModel, Heuristic, Uniform
+from agents.traces import Annealing, Genetic
+from agents.tree import Chain, TreeSearch
 from envs.common.actions import parse_action
 from envs.common.evaluation import Evaluation, Status
 from tests.common.toy_problem import Dials, ToyProblem, valley
@@ -219,6 +222,82 @@ def test_nothing_verified_is_no_speedup(agent):
     assert result.evaluation is None and set(result.curve) == {None}
 
 
+def traces(name: str, evaluations: int = 12, **parameters) -> list[tuple[str, ...]]:
+    """What an agent measures, in order, with nothing but the order of the menu to go by."""
+    agent = make_agent(name, proposer=Menu(), **parameters)
+    _, events = solve(agent, ToyProblem(landscape=lambda state: 0.1 * sum(state)), Budget(evaluations))
+    return [tuple(action.sites[0] for action in event.trace) for event in evaluated(events)]
+
+
+class Menu:
+    """Prefers actions in the order of the menu, and cares for nothing else."""
+
+    def rank(self, problem, state, actions, rng):
+        return [-1e-6 * n for n in range(len(actions))]
+
+
+def test_breadth_first_measures_level_by_level():
+    lengths = [len(trace) for trace in traces("bfs", branch=2, evaluations=15)]
+    assert lengths == sorted(lengths) and lengths[-1] >= 3
+
+
+def test_depth_first_goes_down_before_it_comes_back():
+    lengths = [len(trace) for trace in traces("dfs", branch=2, depth=4, evaluations=7)]
+    assert lengths[:3] == [0, 1, 2] and max(lengths) == 4
+
+
+def test_a_chain_takes_one_step_after_another():
+    lengths = [len(trace) for trace in traces("chain", depth=5, evaluations=6)]
+    assert lengths == list(range(6))
+
+
+def test_best_first_expands_the_fastest():
+    problem = ToyProblem(landscape=lambda state: 1.0 * state[0] - state[1] - state[2])
+    _, events = solve(make_agent("best-first", branch=3, proposer=Menu()), problem, Budget(8))
+    expanded = [event.trace for event in events if isinstance(event, Expanded)]
+    assert len(expanded) > 3
+    assert expanded == [(parse_action("turn(a; up)"),) * n for n in range(len(expanded))]
+
+
+@pytest.mark.parametrize("agent", ["beam", "best-first", "mcts", "annealing", "genetic"])
+def test_every_guided_search_finds_the_top_of_a_hill(agent):
+    result, _ = solve(make_agent(agent), ToyProblem(), Budget(60))
+    assert result.evaluation is not None and result.evaluation.speedup == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("agent", ["mcts", "annealing", "genetic"])
+def test_these_searches_cross_a_valley(agent):
+    result, _ = solve(make_agent(agent), ToyProblem(landscape=valley), Budget(120))
+    assert result.evaluation is not None and result.evaluation.speedup > 2.0
+
+
+def test_annealing_cools_down_and_takes_worse_states_while_hot():
+    annealing = Annealing(hot=1.0, cold=0.01)
+    assert annealing.temperature(0.0) == 1.0 and annealing.temperature(1.0) == pytest.approx(0.01)
+    assert annealing.temperature(0.5) == pytest.approx(0.1)
+    search = Search(
+        ToyProblem(landscape=lambda state: -float(sum(state))), Budget(9), np.random.default_rng(0), ignore, lambda: 0.0
+    )
+    worse = search.child(search.root, parse_action("turn(a; up)"))
+    search.measure([search.root, worse])
+    accepted = [
+        sum(annealing._accepts(search, search.root, worse, heat) for _ in range(200)) for heat in (9.0, 1.0, 0.1)
+    ]
+    assert accepted[0] > accepted[1] > accepted[2]
+
+
+def test_a_virtual_loss_sends_the_next_simulation_elsewhere():
+    problem = ToyProblem(landscape=lambda state: 0.0)
+    search = Search(problem, Budget(9), np.random.default_rng(0), ignore, lambda: 0.0)
+    search.measure([search.root])
+    tree = _Tree(search, MCTS(rollout=0, proposer=Menu()))
+    start = search.child(search.root, parse_action("turn(a; up)"))
+    edges = [edge for edge in tree._edges(start) if edge.node is not search.root]
+    first = max(edges, key=tree._promise(edges))
+    first.pending += 1
+    assert max(edges, key=tree._promise(edges)) is not first
+
+
 def test_greedy_is_a_beam_of_one():
     assert greedy() == Beam(width=1)
     assert make_agent("greedy") == make_agent("beam", width=1)
@@ -297,7 +376,15 @@ def test_spread_takes_few_of_a_group_first_and_fills_up():
         (lambda: Budget(0), "at least 1 evaluation"),
         (lambda: Budget(seconds=-1.0), "isn't negative"),
         (lambda: Beam(width=0), "at least 1, got 0"),
-        (lambda: make_agent("annealing"), "no agent is called annealing; there are random, greedy, beam"),
+        (lambda: make_agent("oracle"), "no agent is called oracle; there are random, greedy, beam"),
+        (lambda: TreeSearch(branch=0), "branch and depth are at least 1, got 0 and 12"),
+        (lambda: Chain(depth=0), "branch and depth are at least 1, got 16 and 0"),
+        (lambda: MCTS(batch=0), "branch, depth and batch are at least 1, got 0"),
+        (lambda: MCTS(scale=0.0), "scale and temperature are positive, got 0.0"),
+        (lambda: Annealing(chains=0), "chains, depth and branch are at least 1, got 0"),
+        (lambda: Annealing(hot=0.01), "temperatures fall from hot to cold > 0, got 0.01 and 0.02"),
+        (lambda: Genetic(offspring=0), "offspring, depth and branch are at least 1, got 0"),
+        (lambda: Genetic(crossover=2), "crossover is a probability, got 2"),
     ],
 )
 def test_impossible_parameters_are_refused_by_name(build, message):

@@ -1,0 +1,179 @@
+"""Monte-Carlo tree search with the proposer as prior and measured speedups as values.
+
+Selection is PUCT (Silver et al., "Mastering the game of Go without human knowledge", Nature 2017). From a leaf a
+rollout follows the proposer, and the best state that it predicts on the way is measured: an unfinished schedule
+says little about what it leads to. Since the goal is one fast program and not a policy, a state is worth a mix of
+the mean and the best of what was found below it (Schadd et al., "Single-Player Monte-Carlo Tree Search", 2008).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, conduct, ignore
+from agents.frontier import Frontier
+from agents.proposers import CostModel, Proposer
+from envs.common.problem import Problem
+
+S = TypeVar("S")
+
+STALE = 64
+"""Simulations in a row that end at a state measured before, after which nothing new is expected."""
+
+
+@dataclass(slots=True)
+class _Edge(Generic[S]):
+    """A way from a state to a successor, and what came of going there."""
+
+    node: Node[S]
+    prior: float
+    visits: int = 0
+    total: float = 0.0
+    best: float = -1.0
+    pending: int = 0
+    """Visits whose measurement is outstanding: each counts as a loss until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class MCTS:
+    """Monte-Carlo tree search; leaves are measured in batches, kept apart by virtual losses."""
+
+    exploration: float = 0.6
+    """Weight of the prior against the value."""
+    optimism: float = 0.5
+    """Share of the best result in a state's value; the rest is the mean."""
+    scale: float = 3.0
+    """Log speedup that is worth 1; values are bounded by -1 and 1."""
+    temperature: float = 0.3
+    """Predicted log speedup that makes one successor e times as likely as another."""
+    branch: int = 16
+    """Successors of a state, plans aside."""
+    depth: int = 40
+    """Longest trace."""
+    rollout: int = 12
+    """Steps of a rollout."""
+    batch: int = 4
+    """States measured at once."""
+    proposer: Proposer = field(default_factory=CostModel)
+
+    def __post_init__(self) -> None:
+        smallest = min(self.branch, self.depth, self.batch)
+        if smallest < 1:
+            raise ValueError(f"branch, depth and batch are at least 1, got {smallest}")
+        if min(self.scale, self.temperature) <= 0:
+            raise ValueError(f"scale and temperature are positive, got {self.scale} and {self.temperature}")
+
+    def solve(
+        self,
+        problem: Problem[Any],
+        budget: Budget,
+        rng: np.random.Generator,
+        on_event: Listener = ignore,
+        clock: Clock = time.monotonic,
+    ) -> SearchResult:
+        """Search until the budget is spent, or simulations no longer end anywhere new."""
+        search = Search(problem, budget, rng, on_event, clock)
+        return conduct(search, lambda ledger: _Tree(ledger, self).grow(), on_event)
+
+
+class _Tree(Generic[S]):
+    """The tree of one search. States that are reached in several ways share their edges."""
+
+    def __init__(self, search: Search[S], rules: MCTS) -> None:
+        self.search, self.rules = search, rules
+        self.frontier = Frontier(search, rules.proposer, rules.branch)
+        self.edges: dict[str, list[_Edge[S]]] = {}
+
+    def grow(self) -> None:
+        stale = 0
+        while stale < STALE and not self.search.spent:
+            chosen: list[tuple[list[_Edge[S]], Node[S]]] = []
+            while len(chosen) < self.rules.batch and stale < STALE and not self.search.spent:
+                path, end = self._simulate()
+                known = not self.search.fresh(end) or any(end.key == other.key for _, other in chosen)
+                stale = stale + 1 if known else 0
+                if known:
+                    self._backup(path, end)
+                else:
+                    for edge in path:
+                        edge.pending += 1
+                    chosen.append((path, end))
+            self.search.measure(end for _, end in chosen)
+            for path, end in chosen:
+                for edge in path:
+                    edge.pending -= 1
+                self._backup(path, end)
+
+    def _simulate(self) -> tuple[list[_Edge[S]], Node[S]]:
+        """Go down to a state that was not visited, and on from there by a rollout: the way, and what to measure."""
+        node, path = self.search.root, list[_Edge[S]]()
+        while len(path) < self.rules.depth and self.search.fertile(node):
+            edges = self._edges(node)
+            if not edges:
+                break
+            edge = max(edges, key=self._promise(edges))
+            path.append(edge)
+            node = edge.node
+            if not edge.visits:
+                break
+        return path, self._rollout(node)
+
+    def _edges(self, node: Node[S]) -> list[_Edge[S]]:
+        known = self.edges.get(node.key)
+        if known is None:
+            found = [child for child in self.frontier.successors(node) if len(child.trace) <= self.rules.depth]
+            predicted = np.array([self.frontier.predict(child) for child in found])
+            weights = np.exp((predicted - predicted.max(initial=-math.inf)) / self.rules.temperature)
+            known = [_Edge(child, w / weights.sum()) for child, w in zip(found, weights.tolist(), strict=True)]
+            self.edges[node.key] = known
+        return known
+
+    def _promise(self, edges: list[_Edge[S]]) -> Any:
+        """PUCT: value and prior of an edge; one that was not taken has the value that is predicted."""
+        visits = sum(edge.visits + edge.pending for edge in edges)
+
+        def promise(edge: _Edge[S]) -> float:
+            taken = edge.visits + edge.pending
+            if edge.visits:
+                mean = (edge.total - edge.pending) / taken
+                value = self.rules.optimism * edge.best + (1 - self.rules.optimism) * mean
+            else:
+                value = self._bounded(self.frontier.predict(edge.node)) - edge.pending
+            return value + self.rules.exploration * edge.prior * math.sqrt(visits + 1) / (1 + taken)
+
+        return promise
+
+    def _rollout(self, node: Node[S]) -> Node[S]:
+        """Follow the proposer, noisily, and return the state on the way that is predicted to be the fastest."""
+        best = node
+        for _ in range(self.rules.rollout):
+            if len(node.trace) >= self.rules.depth or not self.search.fertile(node) or self.search.spent:
+                break
+            found = self.frontier.successors(node)
+            if not found:
+                break
+            noise = self.rules.temperature * self.search.rng.gumbel(size=len(found))
+            predicted = [self.frontier.predict(child) for child in found]
+            node = found[int(np.argmax(np.array(predicted) + noise))]
+            if self.search.fresh(node) and (not self.search.fresh(best) or self._better(node, best)):
+                best = node
+        return best
+
+    def _better(self, node: Node[S], than: Node[S]) -> bool:
+        return self.frontier.predict(node) > self.frontier.predict(than)
+
+    def _backup(self, path: list[_Edge[S]], end: Node[S]) -> None:
+        value = self.search.value(end)
+        bounded = -1.0 if value is None else self._bounded(value)
+        for edge in path:
+            edge.visits += 1
+            edge.total += bounded
+            edge.best = max(edge.best, bounded)
+
+    def _bounded(self, log_speedup: float) -> float:
+        return min(max(log_speedup / self.rules.scale, -1.0), 1.0)
