@@ -23,9 +23,12 @@ VERBS: dict[str, tuple[str, str]] = {
     "legal": ("envs.leir_env.cli:legal_actions", "List the legal actions, or say why one is refused."),
     "apply": ("envs.leir_env.cli:apply_actions", "Apply actions and print the program."),
     "optimize": ("agents.cli:optimize", "Search for a faster program, verified and timed."),
+    "compare": ("agents.cli_compare:compare", "Run agents side by side, at equal evaluations."),
     "verify": ("envs.leir_env.cli:verify_candidate", "Check a program against a workload, or a trace file."),
     "replay": ("envs.leir_env.cli:replay_trace", "Apply the actions of a trace file step by step."),
     "bench": ("agents.bench:bench", "Measure what the README states."),
+    "spaces": ("envs.autotune_env.cli:spaces", "List, show, convert and plot tuning spaces."),
+    "score": ("envs.autotune_env.cli:score_optimizers", "Score optimisers on tuning spaces, or recorded runs."),
     "workloads": ("datagen.workloads.cli:workloads", "Regenerate the shipped workloads from PyTorch."),
     "doctor": (
         "envs.common.doctor:doctor",

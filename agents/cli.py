@@ -75,6 +75,7 @@ class CountingStore(Store):
 @target_option
 @threads_option
 @store_option
+@click.option("--fast-math", is_flag=True, help="Allow elementary functions a few units in the last place off.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace to this file (JSON).")
 def optimize(
     workload: str,
@@ -86,6 +87,7 @@ def optimize(
     target: str,
     threads: int | None,
     store: Path | None,
+    fast_math: bool,
     out: Path | None,
 ) -> Answer:
     """Search for a faster program than WORKLOAD, every candidate built, verified and timed.
@@ -100,7 +102,7 @@ def optimize(
         raise BadInput(f"--out {out}: there is no folder {out.parent}")
     kept, count = open_store(store, CountingStore), thread_count(threads)
     given = _workload(workload, inputs or "")
-    with contextlib.closing(LeirProblem(given, target, kept, count)) as problem, _judging():
+    with contextlib.closing(LeirProblem(given, target, kept, count, approximate=fast_math)) as problem, _judging():
         with progress(agent, budget) as show:
             watch = Watch(show)
             result = make_agent(agent).solve(

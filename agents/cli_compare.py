@@ -1,0 +1,165 @@
+"""`leirgym compare`: agents side by side on LEIR workloads, at equal evaluations."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from agents.base import AGENTS
+from agents.compare import Comparison, Run, Task, run
+from agents.compare_report import page, tables
+from envs.common import timing
+from envs.common.console import Answer, BadInput, Missing, verb
+from envs.common.evaluation import Timing
+from envs.common.progress import progress
+from envs.common.store import Store
+from envs.common.workers import Pool, Returned
+from envs.leir_env.cli import open_store, read_workload, store_option, thread_count, threads_option
+from envs.leir_env.evaluate import Evaluator
+from envs.leir_env.problem import LeirProblem, LeirState
+from envs.leir_env.torch_baseline import against_reference
+from envs.leir_env.workloads import Workload
+
+DEFAULT = "default schedule"
+
+TUNING_SECONDS = 1800.0
+TUNING_MEMORY = 8 * 2**30
+
+
+@verb("compare")
+@click.argument("workloads", nargs=-1, required=True)
+@click.option("--agents", default="random,greedy,beam,mcts", show_default=True, help="Agents, with commas between.")
+@click.option("--budget", type=click.IntRange(min=1), default=64, show_default=True, help="Evaluations of each run.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each agent.")
+@click.option(
+    "--metaschedule",
+    "trials",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Compare with TVM's MetaSchedule after so many trials as well.",
+)
+@threads_option
+@store_option
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a report to this file.")
+def compare(
+    workloads: Sequence[str],
+    agents: str,
+    budget: int,
+    seeds: int,
+    trials: int,
+    threads: int | None,
+    store: Path | None,
+    html: Path | None,
+) -> Answer:
+    """Run every agent on every one of WORKLOADS, and compare what they find.
+
+    All runs share a store: a program that two agents meet is measured once, so that both get the same figure.
+    """
+    chosen = tuple(name.strip() for name in agents.split(","))
+    unknown = [name for name in chosen if name not in AGENTS]
+    if unknown:
+        raise BadInput(f"no agent is called {unknown[0]}; there are {', '.join(AGENTS)}")
+    if html is not None and importlib.util.find_spec("matplotlib") is None:
+        raise Missing("the report needs matplotlib: pip install 'leirgym[plot]'")
+    if html is not None and not html.parent.is_dir():
+        raise BadInput(f"--html {html}: there is no folder {html.parent}")
+    loaded = [read_workload(what) for what in workloads]
+    kept, count = open_store(store, Store), thread_count(threads)
+    tasks = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
+    runs: list[Run] = []
+    notes = []
+    with progress("compare", len(tasks)) as show, contextlib.suppress(KeyboardInterrupt):
+        for done in _runs(loaded, tasks, kept, count, trials):
+            runs.append(done)
+            show(len(runs), f"{done.agent} on {done.workload}: {_best(done)}")
+    if len(runs) < len(tasks):
+        notes.append(f"interrupted after {len(runs)} of {len(tasks)} runs")
+    found = Comparison(tuple(runs))
+    if html is not None and runs:
+        html.write_text(page(found, f"{len(loaded)} workloads, {budget} evaluations a run"), encoding="utf-8")
+    return Answer(tables(found) if runs else "", found.to_json(), notes=notes)
+
+
+def _runs(loaded: Sequence[Workload], tasks: Sequence[Task], store: Store, threads: int, trials: int) -> Iterator[Run]:
+    for workload in loaded:
+        with contextlib.closing(LeirProblem(workload, store=store, threads=threads)) as problem:
+            final = _Final(problem, threads, trials)
+            for task in tasks:
+                if task.workload == workload.name:
+                    yield run(task, problem, final)
+            final.close()
+
+
+class _Final:
+    """Times winners again, each program once."""
+
+    def __init__(self, problem: LeirProblem, threads: int, trials: int) -> None:
+        self._problem, self._threads, self._trials = problem, threads, trials
+        self._known: dict[str, dict[str, float]] = {}
+        self._judge = Evaluator(
+            problem.root.program,
+            threads=threads,
+            pool=problem.evaluator.harness.pool,
+            baseline=problem.baseline,
+            rules=timing.Rules(),
+        )
+        self._tuner = Pool(
+            1,
+            "agents.metaschedule",
+            blocked=("torch",),
+            environment={"TVM_NUM_THREADS": str(threads)},
+        )
+
+    def close(self) -> None:
+        """End the tuner's worker."""
+        self._tuner.close()
+
+    def __call__(self, winner: LeirState) -> dict[str, float]:
+        """Its speedups by what they are over; none where it does not verify this time."""
+        key = self._problem.key(winner)
+        if key not in self._known:
+            self._known[key] = self._measured(winner)
+        return self._known[key]
+
+    def _measured(self, winner: LeirState) -> dict[str, float]:
+        (evaluation,) = self._judge.evaluate([winner.program], winner.exactness)
+        if not evaluation.speedup:
+            return {}
+        found = {DEFAULT: evaluation.speedup}
+        if evaluation.speedup_over_root:
+            found["root"] = evaluation.speedup_over_root
+        race = against_reference(winner.program, self._problem.workload.reference, self._threads)
+        if isinstance(race, Timing):
+            found["torch"] = race.ratio
+        tuned = self._against_metaschedule(winner) if self._trials else None
+        if tuned is not None:
+            found[tuned.baseline_name] = tuned.ratio
+        return found
+
+    def _against_metaschedule(self, winner: LeirState) -> Timing | None:
+        """The winner against what TVM's tuner makes of the root; None, and a line that says why, without it."""
+        outcome = self._tuner.call(
+            "agents.metaschedule:race",
+            self._problem.root.program,
+            winner.program,
+            self._trials,
+            self._threads,
+            0,
+            timing.Rules(),
+            timeout=TUNING_SECONDS,
+            memory=TUNING_MEMORY,
+        )
+        if isinstance(outcome, Returned) and isinstance(outcome.value, Timing):
+            return outcome.value
+        reason = outcome.value if isinstance(outcome, Returned) else outcome
+        click.echo(f"MetaSchedule on {self._problem.workload.name}: {reason}", err=True)
+        return None
+
+
+def _best(done: Run) -> str:
+    return ", ".join(f"{ratio:.2f}x over {name}" for name, ratio in done.speedups.items()) or "nothing verified"
