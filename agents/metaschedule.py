@@ -8,16 +8,16 @@ After Shao et al., "Tensor Program Optimization with Probabilistic Programs", Ne
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
@@ -26,73 +26,11 @@ from envs.common.evaluation import Timing
 from envs.leir_env.build import PASSES, build, host_target
 from envs.leir_env.inputs import draw
 from envs.leir_env.interp import run
-from envs.leir_env.ir import Assign, Const, DType, Equation, Kind, Loop, Program, identity
-from envs.leir_env.lower_expr import Environment, accumulated, cast, element, subscripts, value
+from envs.leir_env.ir import DType, Program
 from envs.leir_env.lower_ops import NAMES
-from envs.leir_env.tree import declarations, indices
+from envs.leir_env.schedulable import schedulable
 
 NAME = "MetaSchedule"
-_PLAIN = "plain"
-"""A target without the rewritings that suit our lowering for a CPU."""
-
-
-def schedulable(program: Program) -> tirx.PrimFunc:
-    """The program as a function of SBlocks. Raises ValueError where it is no chain of perfect serial nests."""
-    tensors = {name: tensor for name, (tensor, _) in declarations(program).items()}
-    buffers = {name: tirx.decl_buffer(t.shape, NAMES[t.dtype], name) for name, t in tensors.items()}
-    body = [_nest(statement, tensors, buffers, number) for number, statement in enumerate(program.body)]
-    private = [buffers[name] for name in tensors if name not in _interface(program)]
-    root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(body) if len(body) > 1 else body[0], alloc_buffers=private)
-    function = tirx.PrimFunc([buffers[name] for name in _interface(program)], s_tir.SBlockRealize([], True, root))
-    return function.with_attr({"global_symbol": "main", "s_tir": True, "tirx.noalias": True})
-
-
-def _interface(program: Program) -> tuple[str, ...]:
-    return tuple(tensor.name for tensor in (*program.inputs, *program.outputs))
-
-
-def _nest(statement: Any, tensors: Mapping[str, Any], buffers: Mapping[str, tirx.Var], number: int) -> tirx.Stmt:
-    loops: list[Loop] = []
-    while isinstance(statement, Loop):
-        if len(statement.block.body) != 1 or statement.block.tensors or statement.kind is not Kind.SERIAL:
-            raise ValueError(f"loop {statement.index} is not part of a perfect serial nest")
-        loops.append(statement)
-        (statement,) = statement.block.body
-    assert isinstance(statement, Equation)
-    outer = {loop.index: tirx.Var(loop.index, "int32") for loop in loops}
-    spatial = frozenset().union(*map(indices, statement.target.subscripts))
-    kinds = [tirx.IterVar.DataPar if loop.index in spatial else tirx.IterVar.CommReduce for loop in loops]
-    variables = [
-        tirx.IterVar(tvm.ir.Range(0, loop.extent), tirx.Var(f"v{loop.index}", "int32"), kind)
-        for loop, kind in zip(loops, kinds, strict=True)
-    ]
-    inner = {loop.index: variable.var for loop, variable in zip(loops, variables, strict=True)}
-    env = Environment(_PLAIN, tensors, buffers, inner, {loop.index: loop.extent for loop in loops})
-    block = _block(statement, env, variables, f"block{number}")
-    realised: tirx.Stmt = s_tir.SBlockRealize([outer[loop.index] for loop in loops], True, block)
-    for loop in reversed(loops):
-        realised = tirx.For(outer[loop.index], 0, loop.extent, tirx.ForKind.SERIAL, realised)
-    return realised
-
-
-def _block(equation: Equation, env: Environment, variables: list[tirx.IterVar], name: str) -> s_tir.SBlock:
-    dtype: DType = env.tensors[equation.target.tensor].dtype
-    where = subscripts(equation.target, env)
-    target = env.buffers[equation.target.tensor]
-    result = value(equation.value, dtype, env)
-    init = None
-    if equation.assign is not Assign.SET:
-        result = accumulated(equation, element(equation.target, env), result, dtype, env.target)
-        start = value(Const(identity(equation.assign, dtype)), dtype, env)
-        init = tirx.BufferStore(target, cast(start, dtype), where)
-    if equation.guard:
-        raise ValueError("a guarded equation has no schedulable form here")
-    store = tirx.BufferStore(target, cast(result, dtype), where)
-    bare = s_tir.SBlock(variables, [], [], name, store, init)
-    reads, writes, *_ = s_tir.analysis.get_sblock_access_region(
-        bare, {buffer: buffer for buffer in env.buffers.values()}
-    )
-    return s_tir.SBlock(variables, reads, writes, name, store, init)
 
 
 def tune(program: Program, trials: int, threads: int = 1, seed: int = 0, strategy: str = "evolutionary") -> Any:
@@ -177,11 +115,7 @@ def _host() -> dict[str, Any]:
 
 
 def _cost_model() -> Any:
-    try:
-        import xgboost  # noqa: F401
-    except ImportError:
-        return "random"
-    return "xgb"
+    return "xgb" if importlib.util.find_spec("xgboost") else "random"
 
 
 def _runnable(module: Any) -> Any:

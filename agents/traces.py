@@ -124,7 +124,7 @@ class Annealing:
 
     def temperature(self, progress: float) -> float:
         """After a share of the budget."""
-        return self.hot * (self.cold / self.hot) ** min(progress, 1.0)
+        return float(self.hot * (self.cold / self.hot) ** min(progress, 1.0))
 
     def _accepts(self, search: Search[Any], old: Node[Any], new: Node[Any], temperature: float) -> bool:
         value = search.value(new)

@@ -105,9 +105,29 @@ class Statement:
     """The indices of `loops`."""
 
 
+class Body:
+    """The equations of a body and which of them meet. The meetings hold the very statements listed here."""
+
+    def __init__(self, body: tuple[Equation | Loop, ...]) -> None:
+        self.statements = _statements(body)
+
+    @functools.cached_property
+    def meetings(self) -> tuple[Meeting, ...]:
+        """Every two references that may touch the same element, at least one of them a write."""
+        touched: dict[str, _Group] = {}
+        for statement in self.statements:
+            for reference in references(statement.equation):
+                touched.setdefault(reference.access.tensor, []).append((statement, reference))
+        return tuple(meeting for group in touched.values() for meeting in _meet(group))
+
+
 @functools.lru_cache(maxsize=16384)
-def statements(body: tuple[Equation | Loop, ...]) -> tuple[Statement, ...]:
-    """The equations of a body in order."""
+def analysed(body: tuple[Equation | Loop, ...]) -> Body:
+    """The analysis of a body, remembered."""
+    return Body(body)
+
+
+def _statements(body: tuple[Equation | Loop, ...]) -> tuple[Statement, ...]:
     found: list[Statement] = []
 
     def visit(statement: Equation | Loop, path: Path, loops: Extents, private: Mapping[str, int]) -> None:
@@ -185,23 +205,13 @@ _Group = list[tuple[Statement, Reference]]
 
 
 @functools.lru_cache(maxsize=16384)
-def meetings(body: tuple[Equation | Loop, ...]) -> tuple[Meeting, ...]:
-    """Every two references of a body that may touch the same element, at least one of them a write."""
-    touched: dict[str, _Group] = {}
-    for statement in statements(body):
-        for reference in references(statement.equation):
-            touched.setdefault(reference.access.tensor, []).append((statement, reference))
-    return tuple(meeting for group in touched.values() for meeting in _meet(group))
-
-
-@functools.lru_cache(maxsize=16384)
 def loop_meetings(nest: Equation | Loop) -> tuple[Meeting, ...]:
     """The meetings in a nest, but for those that differ from another one in their place in the text only.
 
     Enough for questions about loops; few even where a block holds hundreds of similar equations.
     """
     touched: dict[str, dict[tuple[Path, Reference], tuple[Statement, Reference]]] = {}
-    for statement in statements((nest,)):
+    for statement in analysed((nest,)).statements:
         for reference in references(statement.equation):
             key = statement.path[:-1], reference
             touched.setdefault(reference.access.tensor, {}).setdefault(key, (statement, reference))

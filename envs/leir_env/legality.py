@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from envs.leir_env import dependence
-from envs.leir_env.dependence import Dependence, Meeting, Schedule
+from envs.leir_env.dependence import Dependence, Meeting, Schedule, analysed
 from envs.leir_env.ir import Assign, Block, Equation, Kind, Loop, Program, Statement
 from envs.leir_env.printer import show_equation
 from envs.leir_env.tree import (
@@ -130,7 +130,7 @@ def order(before: Program, after: Program) -> Order | str:
     verdict = _compare(old, new)
     if isinstance(verdict, str):
         return verdict
-    if [s.equation for s in dependence.statements(old)] != [s.equation for s in dependence.statements(new)]:
+    if [s.equation for s in analysed(old).statements] != [s.equation for s in analysed(new).statements]:
         was, now = starts(before), starts(after)
         for name in sorted(frozenset().union(*map(written, old))):
             if was.get(name) is not now.get(name):
@@ -171,14 +171,15 @@ class _Place:
 @functools.lru_cache(maxsize=16384)
 def _compare(old: Body, new: Body) -> frozenset[str] | str:
     """Return the tensors whose sums and products are re-associated, or a refusal."""
-    places = _correspondence(dependence.statements(old), dependence.statements(new))
+    was_body = analysed(old)
+    places = _correspondence(was_body.statements, analysed(new).statements)
     for statement, place in places.items():
         for name in dict.fromkeys(r.access.tensor for r in dependence.references(statement.equation)):
             mine, theirs = _private(statement, name), _private(place.statement, name)
             if mine != theirs:
                 return f"{name} is private to each ({_list(mine)}), and would be to each ({_list(theirs)})"
     reassociated: set[str] = set()
-    for meeting in dependence.meetings(old):
+    for meeting in was_body.meetings:
         s, t = places[meeting.s], places[meeting.t]
         was = Schedule(dependence.common_loops(meeting.s, meeting.t), s.old < t.old)
         now = Schedule(dependence.common_loops(s.statement, t.statement), s.new < t.new)

@@ -29,9 +29,9 @@ from envs.leir_env.dependence import (
     Reference,
     Schedule,
     Statement,
+    analysed,
     common_loops,
     references,
-    statements,
 )
 from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Index, Program, Role, Tensor
 from envs.leir_env.printer import show_equation, show_expression
@@ -124,7 +124,7 @@ def undefined(program: Program, started: frozenset[str]) -> Iterator[tuple[str, 
     `started` are the tensors that begin with an identity, so that every element of them is written.
     """
     given = frozenset(tensor.name for tensor in program.inputs)
-    body = statements(program.body)
+    body = analysed(program.body).statements
     writes: dict[str, list[Touch]] = {}
     reads: list[Touch] = []
     for place, statement in enumerate(body):

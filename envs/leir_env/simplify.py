@@ -235,7 +235,9 @@ def simplify(expr: Expr, extents: Extents) -> Expr:
         if any(isinstance(arg, Const) for arg in new):
             constants = [arg.value for arg in new if isinstance(arg, Const)]
             others = [arg for arg in new if not isinstance(arg, Const)]
-            return Const(absorbing) if absorbing in constants or not others else others[0]
+            if absorbing in constants:
+                return Const(absorbing)
+            return others[0] if others else Const(not absorbing)
     return expr if new == below else with_children(expr, new)
 
 

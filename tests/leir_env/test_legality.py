@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from envs.leir_env import dependence, polyhedral
+from envs.leir_env import dependence, legality, polyhedral
 from envs.leir_env.affine import (
     Digit,
     affine,
@@ -29,13 +29,12 @@ from envs.leir_env.affine import (
 from envs.leir_env.dependence import (
     Meeting,
     Schedule,
+    analysed,
     carried_order,
     carries_fast,
     common_loops,
     exists,
-    meetings,
     references,
-    statements,
     turned_order,
     turns_fast,
 )
@@ -375,8 +374,8 @@ def test_the_verdict_on_an_order_is_what_its_instances_show(data: st.DataObject)
 @SETTINGS
 @given(programs(), st.permutations(NAMES), st.booleans())
 def test_the_fast_engine_never_contradicts_islpy(program: Program, names: list[str], textual: bool) -> None:
-    body = statements(program.body)
-    for meeting in meetings(program.body):
+    body = analysed(program.body).statements
+    for meeting in analysed(program.body).meetings:
         for m in meeting.directions:
             plain = replace(m, agree=m.equal)
             common = common_loops(m.s, m.t)
@@ -392,8 +391,8 @@ def test_the_fast_engine_never_contradicts_islpy(program: Program, names: list[s
 @SETTINGS
 @given(programs())
 def test_references_that_are_said_never_to_meet_have_no_common_element(program: Program) -> None:
-    met = {(m.s, m.a, m.t, m.b) for m in meetings(program.body)}
-    body = statements(program.body)
+    met = {(m.s, m.a, m.t, m.b) for m in analysed(program.body).meetings}
+    body = analysed(program.body).statements
     for n, s in enumerate(body):
         for t in body[n:]:
             for a, b in itertools.product(references(s.equation), references(t.equation)):
@@ -477,3 +476,13 @@ def test_an_exchange_is_judged_as_the_order_that_it_makes(program: Program) -> N
                 found = exchange(nest, node.path[1:], depth)
                 assert isinstance(found, str) == isinstance(verdict, str)
                 assert isinstance(found, str) or bool(found) == (verdict is Order.REASSOCIATES)
+
+
+def test_verdicts_survive_caches_that_forget_half() -> None:
+    text = "i:6 j:5\nA:f32[i,j] -> C:f32[i]; D:f32[i]\n{}\n"
+    one, other = "L_i L_j D_i += A_{i,j}", "L_i C_i = A_{i,0}"
+    before, after = parse(text.format(f"{one}\n{other}")), parse(text.format(f"{other}\n{one}"))
+    verdict = order(before, after)
+    for cached in (legality._compare, analysed):
+        cached.cache_clear()
+        assert order(before, after) is verdict

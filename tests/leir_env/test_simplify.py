@@ -75,3 +75,31 @@ def test_index_arithmetic_that_splits_and_fusions_leave_behind_vanishes(before: 
         loop = loop.block.body[0]  # type: ignore[union-attr]
     (subscript,) = loop.value.subscripts  # type: ignore[union-attr]
     assert show_expression(simplify(subscript, EXTENTS)) == after
+
+
+_comparisons = st.tuples(st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]), _expressions, _expressions)
+_conditions = st.recursive(
+    _comparisons.map(lambda t: Call(t[0], t[1:])),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["and", "or"]), inner, inner).map(lambda t: Call(t[0], t[1:])),
+        inner.map(lambda t: Call("not", (t,))),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(_conditions)
+def test_simplifying_keeps_the_truth_of_every_condition(condition: Expr) -> None:
+    simple = simplify(condition, EXTENTS)
+    for point in points():
+        assert bool(evaluate(simple, point)) == bool(evaluate(condition, point)), show_expression(condition)
+
+
+def test_two_conditions_that_always_hold_are_true_and_two_that_never_do_are_false() -> None:
+    program = parse("i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i>=0 and i<4,A_i,0.0)\n")
+    holds = program.body[0].block.body[0].value.args[0]
+    assert simplify(holds, {"i": 4}) == Const(True)
+    assert simplify(
+        Call("or", (Call("lt", (Index("i"), Const(0))), Call("ge", (Index("i"), Const(4))))), {"i": 4}
+    ) == Const(False)
