@@ -16,7 +16,7 @@ from envs.leir_env import strategies
 from envs.leir_env.parser import parse
 from envs.leir_env.printer import show
 from envs.leir_env.strategies import REGISTRY, Level, Strategy
-from envs.leir_env.workloads import load, names, suites
+from envs.leir_env.workloads import LIGHT, load, names
 
 EXAMPLES = Path(__file__).parent / "strategies" / "examples"
 """One file for each strategy: it starts with a program, an empty line and an action; `complete` writes the rest."""
@@ -72,10 +72,9 @@ def applies(name: str) -> tuple[str, ...]:
     target = strategy.targets[0]
     return tuple(
         workload
-        for suite in suites()
-        for workload in names(suite)
+        for workload in names(*LIGHT)
         if any(
-            strategies.refusal(load(workload).program, Action(name, site, args), target) is None
+            strategies.refusal(load(workload).program, Action(name, site, args), target, True) is None
             for site, args in strategy.candidates(load(workload).program)
         )
     )
@@ -104,20 +103,22 @@ def entry(strategy: Strategy) -> str:
         "",
         f"Why: {shown.reason}",
         "",
-        f"Applies to {len(where)} of the {len(names())} shipped workloads{': ' + few if few else ''}.",
+        f"Applies to {len(where)} of the {len(names(*LIGHT))} shipped workloads of the suites {' and '.join(LIGHT)}"
+        f"{': ' + few if few else ''}.",
     ]
     return "\n".join(lines)
 
 
 def page() -> str:
     """The whole catalogue in Markdown."""
-    count = len(names())
+    count = len(names(*LIGHT))
     parts = [
         "# Strategies",
         "",
-        "Written by `python -m envs.leir_env.catalogue`; `leirgym strategies NAME` shows the same in a terminal. *Exact*",
-        "results are equal bit for bit; *reassociates* means equal over the reals, with other roundings; *approximate* ones",
-        f"stay within a stated bound and need opting in. *Applies to* counts the roots of the {count} shipped workloads.",
+        "Written by `python -m envs.leir_env.catalogue`; `leirgym strategies NAME` shows the same in a terminal.",
+        "*Exact* results are equal bit for bit; *reassociates* means equal over the reals, with other roundings;",
+        "*approximate* ones stay within a stated bound and need opting in. *Applies to* counts the programs that offer",
+        f"it, of {count}: the suites {' and '.join(LIGHT)}.",
         "",
         "| level | strategy | meaning | example is | applies to |",
         "|---|---|---|---|---|",

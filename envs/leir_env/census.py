@@ -86,7 +86,7 @@ def census(
 def _refusals(program: Program, rows: dict[str, Row]) -> None:
     for name, strategy in REGISTRY.items():
         for sites, args in strategy.candidates(program):
-            refusal = strategies.refusal(program, Action(name, sites, args))
+            refusal = strategies.refusal(program, Action(name, sites, args), approximate=True)
             if refusal is not None:
                 rows[name].refused[refusal.code] += 1
 
@@ -116,7 +116,7 @@ def _examine(name: str, program: Program, dtype: DType, rows: dict[str, Row], se
 
 def _samples(program: Program, rng: np.random.Generator) -> Iterator[Action]:
     offered: dict[str, list[Action]] = {}
-    for action in strategies.legal(program):
+    for action in strategies.legal(program, approximate=True):
         if action != STOP:
             offered.setdefault(action.name, []).append(action)
     for actions in offered.values():

@@ -68,7 +68,10 @@ CORE = Machine()
 _SLOW: Mapping[str, float] = {"div": 5, "sqrt": 6, "rsqrt": 9, "floordiv": 20, "mod": 20, "select": 1.5, "floor": 2}
 """Cycles of one vector operation, where it is not pipelined like an addition."""
 
-_FUNCTIONS: Mapping[str, float] = {"exp": 17, "log": 20, "tanh": 26, "erf": 30, "sigmoid": 22}
+_FUNCTIONS: Mapping[str, float] = {
+    **{"exp": 17, "log": 20, "tanh": 26, "erf": 30, "sigmoid": 22},
+    **{"fast_exp": 12, "fast_tanh": 11, "fast_erf": 10, "fast_sigmoid": 16},
+}
 """Cycles of one evaluation of an f32 polynomial, on a vector register or on a scalar alike."""
 
 _CALLS: Mapping[str, float] = {"pow": 60, "sin": 40, "cos": 40}

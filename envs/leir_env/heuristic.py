@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from envs.common.actions import STOP, Action
 from envs.leir_env.ir import Assign, Loop, Program
 from envs.leir_env.schedule import contiguous
+from envs.leir_env.strategies import REGISTRY, Level
 from envs.leir_env.tree import declarations, equations, loops_below, sites
 
 _BASE = {
@@ -23,8 +24,34 @@ _BASE = {
     "compute_at": 3.0,
     "cache_read_write": 1.5,
     "set_storage_scope": 4.0,
+    "reverse_compute_at": 2.0,
+    "reduction_factorization": 2.0,
+    "array_packing": 1.0,
+    "double_buffer": 0.2,
+    "layout_transformation": 0.3,
+    "set_storage_layout": 0.3,
+    "precompute_indices": 0.1,
+    "loop_padding": 0.2,
+    "common_subexpression_elimination": 2.0,
+    "dead_code_elimination": 4.0,
+    "expression_splitting": 0.4,
+    "expression_reorder": 0.1,
+    "tensor_concat_to_fuse_operators": 0.1,
+    "tensor_split_to_decouple_operators": 0.1,
+    "flashattention_wo_tiling": 1.0,
+    "online_softmax": 1.0,
+    "normal_matmul_to_prefix_matmul_based_on_online_softmax": 1.0,
+    "normal_loop_max_to_prefix_max": 0.1,
+    "normal_loop_summation_on_exp_to_prefix_summation_on_exp": 0.5,
+    "partially_equivalent_then_correct": 0.5,
+    "factorization": 0.5,
+    "cancellation": 0.5,
+    "fast_math": 1.0,
 }
-"""Weights where nothing more is known; a strategy without an entry weighs 1."""
+"""Weights where nothing more is known."""
+
+_MATH = 0.1
+"""Weight of the other strategies on the level of mathematics: most of them prepare for something."""
 
 _STOP = 0.05
 
@@ -38,7 +65,8 @@ def _weight(program: Program, action: Action) -> float:
     if action == STOP:
         return _STOP
     refine = _REFINE.get(action.name)
-    return _BASE.get(action.name, 1.0) * (refine(program, action) if refine else 1.0)
+    unknown = _MATH if REGISTRY[action.name].level is Level.MATH else 1.0
+    return _BASE.get(action.name, unknown) * (refine(program, action) if refine else 1.0)
 
 
 def _vectorised(program: Program, action: Action) -> float:
@@ -84,6 +112,11 @@ def _fused(program: Program, action: Action) -> float:
     return float(action.args[0])
 
 
+def _factored(program: Program, action: Action) -> float:
+    """Lanes; blocks are for more cores than one."""
+    return 1.0 if action.args[1] == "lanes" else 0.1
+
+
 def _stored(program: Program, action: Action) -> float:
     return 1.0 if declarations(program)[action.sites[0]][0].size > 1 else 0.5
 
@@ -101,5 +134,6 @@ _REFINE = {
     "cache_read_write": _cached,
     "operator_fusion": _fused,
     "set_storage_scope": _stored,
+    "reduction_factorization": _factored,
     "compute_at": _computed,
 }

@@ -82,7 +82,8 @@ def lower(program: Program, target: str = "llvm") -> tirx.PrimFunc:
     if target == "llvm":
         body = _with_elementary(program, body)
     params = [buffers[tensor.name] for tensor in interface]
-    attributes = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}
+    # On a GPU it would become `__restrict__`, under which nvcc moves loads over barriers.
+    attributes = {"global_symbol": "main", "s_tir": True, "tirx.noalias": target == "llvm"}
     return tirx.PrimFunc(params, body).with_attr(attributes)
 
 

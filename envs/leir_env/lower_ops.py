@@ -97,6 +97,8 @@ _LIBRARY: Mapping[str, Callable[..., Scalar]] = {
 }
 """Functions of the target's mathematical library."""
 
+_LIBRARY = {**_LIBRARY, **{f"fast_{name}": _LIBRARY[name] for name in ("exp", "tanh", "erf", "sigmoid")}}
+
 _VECTORISABLE: Mapping[str, Callable[..., Scalar]] = {
     **_LIBRARY,
     **{name: functools.partial(elementary.call, name) for name in elementary.FUNCTIONS},

@@ -45,15 +45,21 @@ MAX_NESTING = 60
 """Brackets within brackets; the parse tree is walked recursively."""
 
 
+SHOWN = 80
+"""Characters of a long line that an error shows on either side of the place."""
+
+
 class ParseError(ValueError):
     """Malformed LEIR text. `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int = 0, column: int = 0, source: str = "") -> None:
         self.message, self.line, self.column = message, line, column
         lines = source.splitlines()
-        shown = lines[line - 1][:160] if 0 < line <= len(lines) else ""
+        whole = lines[line - 1] if 0 < line <= len(lines) else ""
+        start = max(0, column - 1 - SHOWN) if len(whole) > 2 * SHOWN else 0
+        shown = whole[start : start + 2 * SHOWN]
         where = f"line {line}, column {column}: " if line else ""
-        pointer = f"\n  {shown}\n  {' ' * (min(column, 160) - 1)}^" if shown else ""
+        pointer = f"\n  {shown}\n  {' ' * (column - 1 - start)}^" if shown else ""
         super().__init__(f"{where}{message}{pointer}")
 
 

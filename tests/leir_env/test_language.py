@@ -207,3 +207,11 @@ def test_deep_loops_are_an_error() -> None:
 def test_a_product_binds_closer_than_a_sum() -> None:
     (equation,) = parse("-> C:f32\nC = 1+2*3\n").body
     assert equation.value == Call("add", (Const(1), Call("mul", (Const(2), Const(3)))))
+
+
+def test_an_error_in_a_long_line_points_at_its_place():
+    text = "i:3\nA:f32[i] -> B:f32[i]\nL_i B_i = " + "A_i+" * 100 + "?\n"
+    with pytest.raises(ParseError) as caught:
+        parse(text)
+    _, shown, pointer = str(caught.value).splitlines()[:3]
+    assert shown[pointer.index("^")] == "?"

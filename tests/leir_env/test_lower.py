@@ -58,7 +58,7 @@ def of_every_operator(dtype: str, typings: tuple[str, ...], kind: str) -> Progra
     lines, outputs = [], []
     for op in OPS.values():
         if op.typing in typings and op.name != "select":
-            name = op.name.capitalize()
+            name = op.name.capitalize().replace("_", "")
             first = "abs(A_i)" if op.name in ("log", "sqrt", "rsqrt", "pow") else "A_i"
             value = call(op.name, *(first, "B_i")[: op.arity])
             outputs.append((name, "bool" if op.typing in ("compare", "logic") else dtype))

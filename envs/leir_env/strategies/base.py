@@ -7,6 +7,7 @@ are all read off `REGISTRY`; nothing else knows a strategy by name.
 from __future__ import annotations
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import ClassVar
 from envs.common.actions import STOP, Action
 from envs.leir_env.ir import Block, Loop, Program
 from envs.leir_env.legality import read, written
-from envs.leir_env.tree import Node, Path, declarations, sites, sites_by_path
+from envs.leir_env.tree import Node, Path, declarations, sites, sites_by_path, walk
+from envs.leir_env.verify import RULES
 
 
 class Level(StrEnum):
@@ -44,8 +46,8 @@ class Refusal:
     """Why an action does not apply here: a value, never an exception."""
 
     code: str
-    """The rule: unknown_strategy, unknown_site, wrong_parameter, no_effect, structure, dependence, extent, kind,
-    scope or size."""
+    """The rule: unknown_strategy, unknown_site, wrong_parameter, no_effect, structure, dependence, domain (a sign, a
+    zero or an overflow that is not excluded), extent, kind, scope, size or approximate."""
     sentence: str
     """Names the thing, the rule and the number."""
 
@@ -60,7 +62,11 @@ class Parameter:
     name: str
     meaning: str
     choices: tuple[str, ...] = ()
-    """The values it can take; empty where they depend on the site (a positive integer)."""
+    """The values it can take; empty where they depend on the site (a positive integer, or see `spelling`)."""
+    spelling: str = ""
+    """A regular expression that values match in full, where they are no integers."""
+    example: str = ""
+    """What such a value looks like, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,11 @@ class Strategy(ABC):
     name: ClassVar[str]
     level: ClassVar[Level]
     site_kinds: ClassVar[tuple[str, ...]]
-    """What each site is: "loop", "equation" or "tensor"."""
+    """What each site is: "loop", "equation", "statement" (either) or "tensor"."""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
+    approximate: ClassVar[bool] = False
+    """Does it exchange arithmetic for other arithmetic? Then it is offered to those who ask for that only."""
     local: ClassVar[bool] = False
     """Does what it offers within a top-level nest depend on that nest alone? Then its menu is cached by nest."""
 
@@ -116,10 +124,11 @@ def register(cls: type[Strategy]) -> type[Strategy]:
     return cls
 
 
-def refusal(program: Program, action: Action, target: str | None = None) -> Refusal | None:
+def refusal(program: Program, action: Action, target: str | None = None, approximate: bool = False) -> Refusal | None:
     """Say why `action` does not apply to `program`, or return None. Total for any action.
 
-    With a target, strategies that are not for it are refused too.
+    With a target, strategies that are not for it are refused too, and unless `approximate`, those that make
+    results less exact.
     """
     if action == STOP:
         return None
@@ -128,46 +137,77 @@ def refusal(program: Program, action: Action, target: str | None = None) -> Refu
         return Refusal("unknown_strategy", f"no strategy is called {action.name}{_similar(action.name, REGISTRY)}")
     if target is not None and target not in strategy.targets:
         return Refusal("scope", f"{strategy.name} is for {' and '.join(strategy.targets)}, not {target}")
+    if strategy.approximate and not approximate:
+        return Refusal(
+            "approximate", f"{strategy.name} makes results less exact, and nobody asked for approximate ones"
+        )
     return (
         _wrong_sites(program, strategy, action)
         or _wrong_arguments(strategy, action)
-        or strategy.why_not(program, action.sites, action.args)
+        or why_not(strategy, program, action.sites, action.args)
     )
 
 
+def why_not(strategy: Strategy, program: Program, site: tuple[str, ...], args: tuple[str, ...]) -> Refusal | None:
+    """Say why a strategy does not apply, or return None. Sites exist and arguments parse.
+
+    Kernels obey rules that cut across strategies, so that what becomes of bound loops is looked at as a whole.
+    """
+    refused = strategy.why_not(program, site, args)
+    if refused is not None or not _is_bound(program):
+        return refused
+    after = strategy.rewrite(program, site, args).program
+    for rule in _KERNEL_RULES:
+        for sentence, *_ in RULES[rule].check(after, "cuda"):
+            return Refusal("kind", f"{strategy.name} {', '.join(site)}: {sentence}")
+    return None
+
+
+_KERNEL_RULES = ("scope", "kind", "axis", "storage", "promise")
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_bound(program: Program) -> bool:
+    return any(isinstance(node.statement, Loop) and node.statement.axis is not None for node in walk(program))
+
+
 def apply(program: Program, action: Action) -> Outcome:
-    """Apply a legal action. Raises ValueError with the refusal's sentence if it is not legal."""
+    """Apply a legal action, approximate or not. Raises ValueError with the refusal's sentence if it is not legal."""
     if action == STOP:
         return Outcome(program)
-    problem = refusal(program, action)
+    problem = refusal(program, action, approximate=True)
     if problem is not None:
         raise ValueError(f"{action}: {problem}")
     return REGISTRY[action.name].rewrite(program, action.sites, action.args)
 
 
 @functools.lru_cache(maxsize=8192)
-def legal(program: Program, target: str = "llvm") -> tuple[Action, ...]:
-    """Every action of the menu that applies, in canonical order, `STOP` first."""
-    return (STOP, *_offers(program, REGISTRY.values(), target))
+def legal(program: Program, target: str = "llvm", approximate: bool = False) -> tuple[Action, ...]:
+    """Every action of the menu that applies, in canonical order, `STOP` first.
+
+    Strategies that make results less exact are in it if `approximate`.
+    """
+    return (STOP, *_offers(program, REGISTRY.values(), target, approximate))
 
 
-def _offers(program: Program, strategies: Iterable[Strategy], target: str) -> Iterator[Action]:
+def _offers(program: Program, strategies: Iterable[Strategy], target: str, approximate: bool) -> Iterator[Action]:
     for strategy in strategies:
-        if target not in strategy.targets:
+        if target not in strategy.targets or (strategy.approximate and not approximate):
             continue
         if not strategy.local:
             for site, args in strategy.candidates(program):
-                if strategy.why_not(program, site, args) is None:
+                if why_not(strategy, program, site, args) is None:
                     yield Action(strategy.name, site, args)
             continue
         names = sites_by_path(program)
-        for position, alone in enumerate(_nests(program)):
-            for paths, args in _local_offers(strategy.name, alone):
-                yield Action(strategy.name, tuple(names[position, *path] for path in paths), args)
+        for position, alone in enumerate(nests(program)):
+            for places, args in _local_offers(strategy.name, alone):
+                at = tuple(place if isinstance(place, str) else names[position, *place] for place in places)
+                yield Action(strategy.name, at, args)
 
 
 @functools.lru_cache(maxsize=1024)
-def _nests(program: Program) -> tuple[Program, ...]:
+def nests(program: Program) -> tuple[Program, ...]:
     """Each top-level nest as a program of its own, with the tensors it mentions."""
     found = []
     for statement in program.body:
@@ -178,13 +218,14 @@ def _nests(program: Program) -> tuple[Program, ...]:
 
 
 @functools.lru_cache(maxsize=16384)
-def _local_offers(name: str, alone: Program) -> tuple[tuple[tuple[Path, ...], tuple[str, ...]], ...]:
-    """What a local strategy offers in a single nest, with paths below the nest in place of site names."""
+def _local_offers(name: str, alone: Program) -> tuple[tuple[tuple[Path | str, ...], tuple[str, ...]], ...]:
+    """What a local strategy offers in a single nest: tensors by name, the other sites by their paths below the nest."""
     strategy, named = REGISTRY[name], sites(alone)
+    kinds = strategy.site_kinds
     return tuple(
-        (tuple(named[site].path[1:] for site in at), args)
+        (tuple(site if kind == "tensor" else named[site].path[1:] for site, kind in zip(at, kinds, strict=True)), args)
         for at, args in strategy.candidates(alone)
-        if strategy.why_not(alone, at, args) is None
+        if why_not(strategy, alone, at, args) is None
     )
 
 
@@ -224,18 +265,22 @@ def _wrong_arguments(strategy: Strategy, action: Action) -> Refusal | None:
     for value, parameter in zip(action.args, strategy.parameters, strict=True):
         if parameter.choices and value not in parameter.choices:
             return Refusal("wrong_parameter", f"{parameter.name} is one of {', '.join(parameter.choices)}, not {value}")
-        if not parameter.choices and not (value.isdecimal() and int(value[:12]) > 0 and len(value) < 12):
+        if parameter.spelling and re.fullmatch(parameter.spelling, value) is None:
+            return Refusal("wrong_parameter", f"{parameter.name} is spelled like {parameter.example}, not {value}")
+        integer = not parameter.choices and not parameter.spelling
+        if integer and not (value.isdecimal() and int(value[:12]) > 0 and len(value) < 12):
             return Refusal("wrong_parameter", f"{parameter.name} is a positive integer, not {value}")
     return None
 
 
 @functools.lru_cache(maxsize=4096)
 def site_names(program: Program) -> dict[str, dict[str, Node | None]]:
-    """The sites of each kind by name: loops, equations, tensors."""
+    """The sites of each kind by name: loops, equations, statements (both), tensors."""
     named = sites(program)
     return {
         "loop": {name: node for name, node in named.items() if isinstance(node.statement, Loop)},
         "equation": {name: node for name, node in named.items() if not isinstance(node.statement, Loop)},
+        "statement": dict(named),
         "tensor": dict.fromkeys(declarations(program)),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from envs.leir_env import legality
-from envs.leir_env.ir import Block, Call, Const, Expr, Index, Kind, Loop, Program, Statement
+from envs.leir_env.ir import Block, Call, Const, Expr, Index, Kind, Loop, Program, Role, Statement
 from envs.leir_env.legality import Order, order, parallel_refusal
 from envs.leir_env.simplify import rewrite
 from envs.leir_env.strategies.base import (
@@ -19,7 +19,20 @@ from envs.leir_env.strategies.base import (
     Strategy,
     register,
 )
-from envs.leir_env.tree import Node, band, declarations, fresh_index, nest, site_of, sites, splice, walk
+from envs.leir_env.tree import (
+    Node,
+    accesses,
+    band,
+    declarations,
+    equations,
+    fresh_index,
+    indices,
+    nest,
+    site_of,
+    sites,
+    splice,
+    walk,
+)
 
 Site = tuple[str, ...]
 Args = tuple[str, ...]
@@ -120,13 +133,25 @@ def guarded(statement: Statement, condition: Expr) -> Statement:
     return replace(statement, guard=(*statement.guard, condition))
 
 
-def _splittable(loop: Loop, site: str, factor: int) -> Refusal | None:
+def stray_guard(program: Program, loop: Loop) -> str | None:
+    """The tensor that a guard in the loop would read in iterations beyond its extent, where it may not exist."""
+    declared = declarations(program)
+    for access in (a for equation in equations(loop) for condition in equation.guard for a in accesses(condition)):
+        if loop.index in indices(access) or declared[access.tensor][0].role not in (Role.INPUT, Role.PARAMETER):
+            return access.tensor
+    return None
+
+
+def _splittable(program: Program, loop: Loop, site: str, factor: int) -> Refusal | None:
     if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
         return Refusal("kind", f"split {site}: a loop of kind {loop.kind} is not split, only L and P")
     if not 1 < factor < loop.extent:
         return Refusal(
             "extent", f"split {site} by {factor}: the factor must lie between 1 and the extent {loop.extent}"
         )
+    stray = stray_guard(program, loop) if loop.extent % factor else None
+    if stray is not None:
+        return Refusal("structure", f"split {site} by {factor}: in the tail a guard would read {stray} beyond its end")
     return None
 
 
@@ -136,7 +161,8 @@ class LoopSplit(Strategy):
 
     Requires:
         1. The loop is serial or parallel.
-        2. 1 < factor < extent. A factor that does not divide the extent adds a guard for the tail.
+        2. 1 < factor < extent. A factor that does not divide the extent adds a guard for the tail; no guard inside
+           may read data that the tail does not have.
 
     Rewrite:
         L_i C_i = A_i              ->    L_io L_ii C_{32io+ii} = A_{32io+ii}
@@ -155,7 +181,7 @@ class LoopSplit(Strategy):
                     yield (site,), (str(factor),)
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
-        return _splittable(loop_at(program, site[0])[1], site[0], int(args[0]))
+        return _splittable(program, loop_at(program, site[0])[1], site[0], int(args[0]))
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
         node, loop = loop_at(program, site[0])
@@ -208,7 +234,9 @@ class LoopTiling(Strategy):
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
         (node, loop), (below_node, below) = loop_at(program, site[0]), loop_at(program, site[1])
-        refusal = _splittable(loop, site[0], int(args[0])) or _splittable(below, site[1], int(args[1]))
+        refusal = _splittable(program, loop, site[0], int(args[0])) or _splittable(
+            program, below, site[1], int(args[1])
+        )
         if refusal is not None:
             return refusal
         if below not in band(loop)[1:] or below_node.path[: len(node.path)] != node.path:

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from envs.leir_env.ir import (
-    Access,
     Assign,
     Block,
     Equation,
-    Expr,
     Index,
     Kind,
     Loop,
     Program,
     Role,
     Scope,
-    Statement,
     Tensor,
 )
-from envs.leir_env.legality import parallel_refusal, read, written
-from envs.leir_env.region import Region, Use, covers, region, uses, visited_once
-from envs.leir_env.simplify import linear
-from envs.leir_env.strategies.base import Exactness, Level, Outcome, Parameter, Refusal, Strategy, counted, register
+from envs.leir_env.legality import parallel_refusal, read, starts, written
+from envs.leir_env.proofs import undefined
+from envs.leir_env.region import Region, Use, covers, region, visited_once
+from envs.leir_env.strategies.base import Exactness, Level, Outcome, Refusal, Strategy, counted, register
+from envs.leir_env.strategies.boxes import (
+    MAX_PRIVATE_BYTES,
+    SCOPE,
+    SCOPES,
+    box_in,
+    copy_equation,
+    copy_loops,
+    fills,
+    lanes,
+    localised,
+    outer_extents,
+    scope_refusal,
+    uses_in,
+)
 from envs.leir_env.strategies.graph import drop_tensor
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites
 from envs.leir_env.tree import (
@@ -32,113 +43,13 @@ from envs.leir_env.tree import (
     Path,
     at,
     declarations,
-    fresh_index,
     fresh_tensor,
     indices,
     loops_below,
-    map_accesses,
-    nest,
     splice,
     walk,
 )
-
-MAX_PRIVATE_BYTES = 8 * 2**20
-"""A private copy larger than this is not a cache."""
-
-_SCOPES = {"local": Scope.LOCAL, "shared": Scope.SHARED, "global": Scope.GLOBAL}
-_SCOPE = Parameter("scope", "where it lives", tuple(_SCOPES))
-
-
-def outer_extents(node: Node, loop: Loop) -> dict[str, int]:
-    """Extents of the loops around a block: those around its loop, and its own."""
-    return {**node.extents, loop.index: loop.extent}
-
-
-def uses_in(loop: Loop, name: str, node: Node) -> tuple[Use, ...]:
-    """Every use of a tensor in the body of a loop."""
-    return _uses_in(loop, name, tuple(node.extents.items()))
-
-
-def box_in(loop: Loop, tensor: Tensor, node: Node) -> Region | str:
-    """The part of a tensor that one iteration of a loop uses."""
-    return _box_in(loop, tensor, tuple(node.extents.items()))
-
-
-@functools.lru_cache(maxsize=16384)
-def _uses_in(loop: Loop, name: str, around: tuple[tuple[str, int], ...]) -> tuple[Use, ...]:
-    outer = {**dict(around), loop.index: loop.extent}
-    return tuple(use for child in loop.block.body for use in uses(child, name, outer))
-
-
-@functools.lru_cache(maxsize=16384)
-def _box_in(loop: Loop, tensor: Tensor, around: tuple[tuple[str, int], ...]) -> Region | str:
-    return region(tensor, _uses_in(loop, tensor.name, around), {**dict(around), loop.index: loop.extent})
-
-
-def _lanes(node: Node, loop: Loop) -> Refusal | None:
-    """Nothing may be declared where vector lanes would share it."""
-    for outer in (*node.loops, loop):
-        if outer.kind is Kind.VECTOR:
-            return Refusal("scope", f"a tensor declared inside V_{outer.index} would be shared by its lanes")
-    return None
-
-
-def localised(block: Block, name: str, copy: str, box: Region, inner: Mapping[str, int]) -> tuple[Statement, ...]:
-    """The statements of `block` with every access of tensor `name` turned to its private copy."""
-
-    def visit(statement: Statement, extents: Mapping[str, int]) -> Statement:
-        if isinstance(statement, Loop):
-            below = {**extents, statement.index: statement.extent}
-            body = tuple(visit(child, below) for child in statement.block.body)
-            return replace(statement, block=replace(statement.block, body=body))
-
-        def change(access: Access) -> Expr:
-            return Access(copy, box.local(access, extents)) if access.tensor == name else access
-
-        target = map_accesses(statement.target, change)
-        assert isinstance(target, Access)
-        guard = tuple(map_accesses(condition, change) for condition in statement.guard)
-        return Equation(target, statement.assign, map_accesses(statement.value, change), guard)
-
-    return tuple(visit(statement, inner) for statement in block.body)
-
-
-def copy_loops(program: Program, node: Node, box: Region, found: tuple[Use, ...]) -> tuple[Loop, ...]:
-    """One serial loop for each kept dimension of a box, named after the index that runs over it where one does."""
-    loops: list[Loop] = []
-    assert isinstance(node.statement, Loop)
-    empty = Block(())
-    for d in box.kept:
-        extent = box.extents[d]
-        names = [
-            s.name
-            for use in found
-            if isinstance(s := use.access.subscripts[d], Index) and use.around.get(s.name) == extent
-        ]
-        terms = [
-            atom.name
-            for use in found
-            for atom, _ in linear(use.access.subscripts[d], use.around).terms
-            if isinstance(atom, Index) and use.around.get(atom.name) == extent
-        ]
-        base = (names or terms or ["c"])[0]
-        here = replace(node.statement, block=empty)
-        place = Node(node.path, here, (*node.loops, *loops))
-        loops.append(Loop(Kind.SERIAL, fresh_index(program, base, extent, place), extent, empty))
-    return tuple(loops)
-
-
-def copy_equation(box: Region, copy: str, loops: tuple[Loop, ...], outwards: Assign | None) -> Statement:
-    """The nest that fills a private copy from its tensor, or writes it back by `outwards`."""
-    position: dict[int, Expr] = {d: Index(loop.index) for d, loop in zip(box.kept, loops, strict=True)}
-    private = Access(copy, tuple(position.values()))
-    whole = Access(box.tensor.name, box.element(position))
-    guard = box.guards(position)
-    if outwards is None:
-        equation = Equation(private, Assign.SET, whole, guard)
-    else:
-        equation = Equation(whole, outwards, private, guard)
-    return nest(loops, Block((equation,)))
+from envs.leir_env.verify import RULES
 
 
 @register
@@ -166,7 +77,7 @@ class CacheReadWrite(Strategy):
     name = "cache_read_write"
     level = Level.MEMORY
     site_kinds = ("tensor", "loop")
-    parameters = (_SCOPE,)
+    parameters = (SCOPE,)
 
     def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
         declared = declarations(program)
@@ -178,11 +89,31 @@ class CacheReadWrite(Strategy):
                     *(indices(s) for use in uses_in(loop, name, node) for s in use.access.subscripts)
                 )
                 if name in declared and not inner <= moving:
-                    yield (name, site), ("local",)
+                    threads = any(inner.axis and not inner.axis.is_block for inner in loops_below(loop)[1:])
+                    yield (name, site), ("shared" if threads else "local",)
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
         plan = self._plan(program, site)
-        return plan if isinstance(plan, Refusal) else self._breaks_promise(program, site, args, plan)
+        if isinstance(plan, Refusal):
+            return plan
+        node, loop = loop_at(program, site[1])
+        nbytes = plan[0].size * plan[0].tensor.dtype.itemsize
+        where = f"cache {site[0]} at {site[1]}"
+        return (
+            scope_refusal(program, node, loop, SCOPES[args[0]], nbytes, where)
+            or self._too_many_copies(program, site, plan, where)
+            or self._breaks_promise(program, site, args, plan)
+        )
+
+    def _too_many_copies(
+        self, program: Program, site: Site, plan: tuple[Region, Assign | None, Exactness], where: str
+    ) -> Refusal | None:
+        """The transfer may stand in loops that are unrolled."""
+        node, loop = loop_at(program, site[1])
+        if not any(outer.kind is Kind.UNROLLED for outer in (*node.loops, loop)):
+            return None
+        found = RULES["kind"].check(self._with_copy(program, site, plan[0], plan[1]), "llvm")
+        return next((Refusal("size", f"{where}: {sentence}") for sentence, *_ in found), None)
 
     def _breaks_promise(
         self, program: Program, site: Site, args: Args, plan: tuple[Region, Assign | None, Exactness]
@@ -210,9 +141,9 @@ class CacheReadWrite(Strategy):
         node, loop = loop_at(program, site[1])
         tensor, home = declarations(program)[name]
         where = f"cache {name} at {site[1]}"
-        lanes = _lanes(node, loop)
-        if lanes is not None:
-            return lanes
+        shared = lanes(node, loop)
+        if shared is not None:
+            return shared
         if len(home) > len(node.path) or home[: len(node.path)] == node.path:
             return Refusal("scope", f"{where}: {name} is declared inside the loop already")
         found = self._uses(loop, name, node)
@@ -231,8 +162,22 @@ class CacheReadWrite(Strategy):
         if name not in written(loop):
             if tensor.role not in (Role.INPUT, Role.PARAMETER) and _guarded_write(program, name):
                 return Refusal("structure", f"{where}: {name} is written under a guard, so the box may hold nothing")
-            return box, None, Exactness.EXACT
+            return self._unwritten(program, site, tensor, home, box, where) or (box, None, Exactness.EXACT)
         return self._write_back(program, site, box, found, (*node.loops[len(home) :], loop))
+
+    def _unwritten(
+        self, program: Program, site: Site, tensor: Tensor, home: Path, box: Region, where: str
+    ) -> Refusal | None:
+        """A box may hold elements that the loop skips, and nothing wrote."""
+        if tensor.role in (Role.INPUT, Role.PARAMETER) or tensor.name in starts(program):
+            return None
+        node, _ = loop_at(program, site[1])
+        if any(written_whole(writer, tensor, home, node.path) for writer in walk(program)):
+            return None
+        result = self._with_copy(program, site, box, None)
+        problems = undefined(result, frozenset(starts(result)))
+        sentence = next((sentence for sentence, _, name in problems if name == tensor.name), None)
+        return None if sentence is None else Refusal("structure", f"{where}: {sentence}")
 
     def _uses(self, loop: Loop, name: str, node: Node) -> tuple[Use, ...]:
         return uses_in(loop, name, node)
@@ -249,12 +194,13 @@ class CacheReadWrite(Strategy):
             for other in walk(program)
             if isinstance(other.statement, Equation) and name in written(other.statement)
         )
-        alone = once and not elsewhere and covers(box, loops)
+        # Where it starts implicitly, what reads it before it is written back finds the identity there.
+        alone = once and not elsewhere and covers(box, loops) and not _read_before(program, name, node.path)
         if first.writes and first.equation.assign is Assign.SET:
             inner = {index: extent for index, extent in first.around.items() if index not in dict(box.outer)}
             whole = region(box.tensor, (first,), outer_extents(node, loop))
             full = not isinstance(whole, str) and whole == box and not first.equation.guard
-            if full and _fills(first.access, box, inner):
+            if full and fills(first.access, box, inner):
                 return box, Assign.SET, Exactness.EXACT
             return Refusal("structure", f"{where}: its first equation does not set every element of the box")
         operators = {use.equation.assign for use in found if use.writes}
@@ -273,17 +219,22 @@ class CacheReadWrite(Strategy):
         plan = self._plan(program, site)
         assert not isinstance(plan, Refusal)
         box, outwards, exactness = plan
+        return Outcome(self._with_copy(program, site, box, outwards, SCOPES[args[0]]), exactness)
+
+    def _with_copy(
+        self, program: Program, site: Site, box: Region, outwards: Assign | None, scope: Scope = Scope.LOCAL
+    ) -> Program:
         name = site[0]
         node, loop = loop_at(program, site[1])
         copy = fresh_tensor(program)
         found = self._uses(loop, name, node)
         shape = tuple(box.extents[d] for d in box.kept)
-        private = Tensor(copy, box.tensor.dtype, shape, _SCOPES[args[0]])
+        private = Tensor(copy, box.tensor.dtype, shape, scope)
         body = localised(loop.block, name, copy, box, outer_extents(node, loop))
         transfer = copy_equation(box, copy, copy_loops(program, node, box, found), outwards)
         body = (transfer, *body) if outwards is None else (*body, transfer)
         block = Block(body, (*loop.block.tensors, private))
-        return Outcome(splice(program, node.path, (replace(loop, block=block),)), exactness)
+        return splice(program, node.path, (replace(loop, block=block),))
 
     def rationale(self, program: Program, site: Site, args: Args) -> str:
         plan = self._plan(program, site)
@@ -297,6 +248,30 @@ class CacheReadWrite(Strategy):
         )
 
 
+def written_whole(writer: Node, tensor: Tensor, home: Path, before: Path) -> bool:
+    """Has an equation set every element of a tensor by its own loops before the statement at `before` starts?"""
+    equation, depth = writer.statement, len(home) + 1
+    if not isinstance(equation, Equation) or equation.target.tensor != tensor.name or equation.guard:
+        return False
+    inner = {loop.index: loop.extent for loop in writer.loops[len(home) :]}
+    names = [s.name for s in equation.target.subscripts if isinstance(s, Index)]
+    runs = tuple(inner.get(name) for name in names) == tensor.shape and len(set(names)) == len(names)
+    return runs and writer.path[:depth] < before[:depth]
+
+
+def _read_before(program: Program, name: str, path: Path) -> bool:
+    """May an equation outside the loop at `path` read a tensor before some iteration of the loop?"""
+    _, home = declarations(program)[name]
+    within = path[: len(home) + 1]
+    return any(
+        isinstance(other.statement, Equation)
+        and name in read(other.statement)
+        and other.path[: len(path)] != path
+        and (other.path < path or other.path[: len(within)] == within)
+        for other in walk(program)
+    )
+
+
 @functools.lru_cache(maxsize=4096)
 def _guarded_write(program: Program, name: str) -> bool:
     """Is some equation of a tensor guarded, so that elements may be left unwritten?"""
@@ -304,17 +279,6 @@ def _guarded_write(program: Program, name: str) -> bool:
         isinstance(node.statement, Equation) and node.statement.target.tensor == name and bool(node.statement.guard)
         for node in walk(program)
     )
-
-
-def _fills(target: Access, box: Region, inner: Mapping[str, int]) -> bool:
-    """Does one sweep of the inner loops write every element of the box?"""
-    sweep = tuple(Loop(Kind.SERIAL, name, extent, Block(())) for name, extent in inner.items())
-    around = {**dict(box.outer), **inner}
-    local = tuple(
-        linear(subscript, around).plus(base, -1) for subscript, base in zip(target.subscripts, box.base, strict=True)
-    )
-    shape = replace(box.tensor, shape=box.extents)
-    return covers(Region(local, (1,) * len(local), shape, tuple(around.items())), sweep)
 
 
 @register
@@ -337,16 +301,26 @@ class SetStorageScope(Strategy):
     name = "set_storage_scope"
     level = Level.MEMORY
     site_kinds = ("tensor",)
-    parameters = (_SCOPE,)
+    parameters = (SCOPE,)
 
     def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:
         for name, (tensor, _) in declarations(program).items():
             if tensor.role is Role.TEMPORARY:
                 yield (name,), ("local",)
+                if any(isinstance(node.statement, Loop) and node.statement.axis for node in walk(program)):
+                    yield (name,), ("shared",)
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
         plan = self._plan(program, site[0])
-        return plan if isinstance(plan, Refusal) else None
+        if isinstance(plan, Refusal):
+            return plan
+        path, box = plan
+        loop = at(program, path)
+        assert isinstance(loop, Loop)
+        node = Node(path, loop, tuple(_loops_to(program, path)))
+        nbytes = box.size * box.tensor.dtype.itemsize
+        where = f"store {site[0]} in {loop.index}"
+        return scope_refusal(program, node, loop, SCOPES[args[0]], nbytes, where)
 
     def _plan(self, program: Program, name: str) -> tuple[Path, Region] | Refusal:
         tensor, home = declarations(program)[name]
@@ -403,7 +377,7 @@ class SetStorageScope(Strategy):
             and first.equation.assign is Assign.SET
             and not first.equation.guard
             and whole == box
-            and _fills(first.access, box, inner)
+            and fills(first.access, box, inner)
         ):
             return path, box
         return Refusal("dependence", f"store {name} in {loop.index}: its values pass from one iteration to another")
@@ -418,7 +392,7 @@ class SetStorageScope(Strategy):
         node = Node(path, loop, tuple(_loops_to(program, path)))
         body = localised(loop.block, name, name, box, outer_extents(node, loop))
         shape = tuple(box.extents[d] for d in box.kept)
-        private = Tensor(name, box.tensor.dtype, shape, _SCOPES[args[0]])
+        private = Tensor(name, box.tensor.dtype, shape, SCOPES[args[0]])
         without = drop_tensor(program, name)
         kept = at(without, path)
         assert isinstance(kept, Loop)

@@ -24,21 +24,24 @@ from envs.leir_env.limits import VECTOR_WIDTHS
 from envs.leir_env.region import Region, Use
 from envs.leir_env.simplify import rewrite
 from envs.leir_env.strategies.base import Level, Outcome, Refusal, Strategy, counted, register
+from envs.leir_env.strategies.boxes import box_in, localised, outer_extents, uses_in
 from envs.leir_env.strategies.graph import drop_tensor
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites
-from envs.leir_env.strategies.memory import box_in, localised, outer_extents, uses_in
 from envs.leir_env.tree import (
     Node,
     Path,
+    accesses,
     at,
     block_at,
     declarations,
     fresh_index,
+    loops_below,
     nest,
     site_of,
     splice,
     walk,
 )
+from envs.leir_env.verify import RULES
 
 MAX_RECOMPUTATION = 8
 """How many times an element may be computed on average once its producer moves."""
@@ -86,7 +89,13 @@ class ComputeAt(Strategy):
 
     def why_not(self, program: Program, site: Site, args: Args) -> Refusal | None:
         plan = self._plan(program, site)
-        return plan if isinstance(plan, Refusal) else None
+        if isinstance(plan, Refusal):
+            return plan
+        node, loop = loop_at(program, site[1])
+        if any(outer.kind is Kind.UNROLLED for outer in (*node.loops, loop)):
+            for sentence, _, _ in RULES["kind"].check(self.rewrite(program, site, args).program, "llvm"):
+                return Refusal("size", f"compute {site[0]} at {site[1]}: {sentence}")
+        return None
 
     def _plan(self, program: Program, site: Site) -> tuple[Path, tuple[Loop, ...], Equation, Region] | Refusal:
         """The producer's place, its loops and equation, and the part of the tensor that the loop uses."""
@@ -100,6 +109,9 @@ class ComputeAt(Strategy):
                 return Refusal(
                     "scope", f"{where}: a tensor declared inside V_{outer.index} would be shared by its lanes"
                 )
+        for inner in loops_below(loop)[1:]:
+            if inner.kind is Kind.BOUND:
+                return Refusal("scope", f"{where}: {name} would stand outside B_{inner.index}, which uses it")
         touching = [
             n
             for n in walk(program)
@@ -137,6 +149,9 @@ class ComputeAt(Strategy):
         box = box_in(loop, tensor, node)
         if isinstance(box, str):
             return Refusal("structure", f"{where}: {box}")
+        position: dict[int, Expr] = {d: Index(f"'{d}") for d in box.kept}
+        if box.guards(position) and any(True for c in producer.statement.guard for _ in accesses(c)):
+            return Refusal("structure", f"{where}: its guard reads a tensor, in the last box beyond its end")
         times = box.size
         for outer in (*node.loops[len(home) :], loop):
             times *= outer.extent
@@ -205,7 +220,7 @@ class ComputeAt(Strategy):
                 continue
             place = Node(node.path, replace(loop, block=empty), (*node.loops, *heads))
             new = fresh_index(program, old.index, extent, place)
-            heads.append(Loop(_kind(old, extent), new, extent, empty))
+            heads.append(Loop(kept_kind(old, extent), new, extent, empty))
             values[old.index] = Index(new)
             if d is not None:
                 position[d] = Index(new)
@@ -229,8 +244,8 @@ class ComputeAt(Strategy):
         )
 
 
-def _kind(old: Loop, extent: int) -> Kind:
-    """The kind a producer's loop keeps: parallel loops become serial, vectors need a vector's width."""
+def kept_kind(old: Loop, extent: int) -> Kind:
+    """The kind that a loop keeps when it moves: parallel loops become serial, vectors need a vector's width."""
     if old.kind is Kind.VECTOR:
         return Kind.VECTOR if extent == old.extent and extent in VECTOR_WIDTHS else Kind.SERIAL
     return Kind.UNROLLED if old.kind is Kind.UNROLLED and extent <= old.extent else Kind.SERIAL
