@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from envs.common.evaluation import Evaluation
 from envs.common.moves import shorten
 from envs.common.settings import SettingError, settings
 from envs.common.store import Store, StoreError
-from envs.leir_env import strategies, workloads
+from envs.leir_env import catalogue, strategies, workloads
 from envs.leir_env.ir import Program
 from envs.leir_env.key import key
 from envs.leir_env.parser import ParseError
@@ -121,10 +120,14 @@ def thread_count(threads: int | None) -> int:
 def list_workloads(suite: str | None) -> Answer:
     """Name the shipped workloads, of one SUITE or of all."""
     with reading("suite"):
-        found = [workloads.load(name) for name in workloads.names(suite)]
+        chosen = [suite] if suite else workloads.suites()
+        found = {suite: [workloads.load(name) for name in workloads.names(suite)] for suite in chosen}
     rows = [("name", "uri", "family", "signature")]
-    rows += [(w.name, w.uri, w.family, signature(w.program)) for w in found]
-    data = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    data = []
+    for suite, members in found.items():
+        listed = [(w.name, w.uri, w.family, signature(w.program)) for w in members]
+        data += [dict(zip(("suite", *rows[0]), (suite, *row), strict=True)) for row in listed]
+        rows += [*([] if len(found) == 1 else [(f"{suite} ({len(listed)})", "", "", "")]), *listed]
     return Answer(columns(rows), {"workloads": data})
 
 
@@ -140,27 +143,56 @@ FORMS = ("leir", "tir", "cuda", "source")
 @verb("show")
 @click.argument("workload")
 @click.option("--tir", "form", flag_value="tir", help="What it is lowered to: TVM's TIR.")
-@click.option("--cuda", "form", flag_value="cuda", help="The generated CUDA, of the default schedule if unbound.")
+@click.option(
+    "--cuda", "form", flag_value="cuda", help="The generated CUDA; loops that are not bound are mapped plainly."
+)
 @click.option("--source", "form", flag_value="source", help="The generated assembly for this CPU.")
 @target_option
-def show_program(workload: str, form: str | None, target: str) -> Answer:
-    """Print WORKLOAD: a shipped name, leir://suite/name?n=64, a .leir file, LEIR text, or - for stdin."""
-    loaded = read_workload(workload, "cuda" if form == "cuda" else target)
+@click.option("--from", "source_form", type=click.Choice(["steptp"]), help="Read the flat form of Step-TP instead.")
+@click.option("--shapes", help="With --from: what is given, 'A:f32[16,64] C:f32[16,64]', or a file of it.")
+@click.option("--bound", is_flag=True, help="With --from: keep bound loops; the target is cuda.")
+def show_program(
+    workload: str, form: str | None, target: str, source_form: str | None, shapes: str | None, bound: bool
+) -> Answer:
+    """Print WORKLOAD: a shipped name, leir://suite/name?n=64, a .leir file, LEIR text, or - for stdin.
+
+    With --from, WORKLOAD is a text, a file, or - for stdin in another form.
+    """
+    notes: tuple[str, ...] = ()
+    if source_form is None:
+        loaded = read_workload(workload, "cuda" if form == "cuda" else target)
+    elif shapes is None:
+        raise BadInput(f"--from {source_form} needs --shapes: the text declares nothing")
+    else:
+        loaded, notes = _read_flat(workload, shapes, bound)
     text = render(loaded.program, form or "leir")
-    return Answer(text, {"name": loaded.name, "form": form or "leir", "key": key(loaded.program), "text": text})
+    data = {"name": loaded.name, "form": form or "leir", "key": key(loaded.program), "text": text}
+    return Answer(text, data | ({"notes": list(notes)} if source_form else {}), notes=notes)
+
+
+def _read_flat(what: str, shapes: str, bound: bool) -> tuple[Workload, tuple[str, ...]]:
+    """A program in the flat form, and what could not stay as it was written."""
+    from envs.leir_env import steptp
+
+    text = what if "^{" in what else read_text(what)
+    given = shapes if ":" in shapes else read_text(shapes)
+    with reading("text" if text is what else what):
+        found = steptp.read(text, given, bound)
+    name = "text" if text is what else Path(what).stem
+    return replace(workloads.load(found.program), name=name), found.notes
 
 
 def render(program: Program, form: str) -> str:
     """The program as LEIR, TIR, CUDA, or assembly."""
     if form == "leir":
         return show(program)
-    from envs.leir_env import build, lower
+    from envs.leir_env import build, gpu_schedule, lower
 
     try:
         if form == "source":
             return build.build(program).source()
         if form == "cuda":
-            return build.cuda_source(program)
+            return build.cuda_source(gpu_schedule.gpu_schedule(program))
         return str(lower.lower(program).script())
     except build.BuildError as error:
         raise BadInput(str(error)) from error
@@ -173,7 +205,7 @@ def list_strategies(name: str | None) -> Answer:
     if name is None:
         rows = [("level", "strategy", "sites", "parameters", "meaning")]
         rows += [
-            (s.level, s.name, " ".join(s.site_kinds), " ".join(p.name for p in s.parameters), _meaning(s))
+            (s.level, s.name, " ".join(s.site_kinds), " ".join(p.name for p in s.parameters), catalogue.meaning(s))
             for s in REGISTRY.values()
         ]
         return Answer(columns(rows), {"strategies": [_as_json(s) for s in REGISTRY.values()]})
@@ -181,22 +213,7 @@ def list_strategies(name: str | None) -> Answer:
         close = difflib.get_close_matches(name, REGISTRY, 1)
         raise BadInput(f"no strategy is called {name}" + (f"; did you mean {close[0]}?" if close else ""))
     strategy = REGISTRY[name]
-    call = f"{name}({', '.join(strategy.site_kinds)}" + (
-        f"; {', '.join(p.name for p in strategy.parameters)})" if strategy.parameters else ")"
-    )
-    lines = [call, f"level: {strategy.level}; targets: {', '.join(strategy.targets)}", "", _doc(strategy)]
-    for parameter in strategy.parameters:
-        choices = f" One of {', '.join(parameter.choices)}." if parameter.choices else ""
-        lines += ["", f"{parameter.name}: {parameter.meaning}{choices}"]
-    return Answer("\n".join(lines), _as_json(strategy))
-
-
-def _doc(strategy: Strategy) -> str:
-    return inspect.getdoc(type(strategy)) or ""
-
-
-def _meaning(strategy: Strategy) -> str:
-    return _doc(strategy).partition("\n")[0]
+    return Answer(catalogue.entry(strategy), _as_json(strategy))
 
 
 def _as_json(strategy: Strategy) -> dict[str, Any]:
@@ -206,7 +223,7 @@ def _as_json(strategy: Strategy) -> dict[str, Any]:
         "sites": list(strategy.site_kinds),
         "parameters": [{"name": p.name, "meaning": p.meaning, "choices": list(p.choices)} for p in strategy.parameters],
         "targets": list(strategy.targets),
-        "doc": _doc(strategy),
+        "doc": catalogue.documentation(strategy),
     }
 
 
@@ -237,7 +254,7 @@ def apply_actions(workload: str, actions: tuple[str, ...], target: str) -> Answe
     program, exactness = read_workload(workload, target).program, Exactness.EXACT
     wanted = read_actions(actions)
     for position, action in enumerate(wanted, 1):
-        refusal = strategies.refusal(program, action, target)
+        refusal = strategies.refusal(program, action, target, approximate=True)
         if refusal is not None:
             sentence = f"action {position}, {action}: {refusal}"
             data = {"program": show(program), "position": position, "refused": sentence, "code": refusal.code}
@@ -303,7 +320,7 @@ def _verify_trace(trace: traces.Trace, threads: int, measure: bool) -> Answer:
 def _problem_of(trace: traces.Trace, threads: int = 1) -> LeirProblem:
     from envs.leir_env.problem import LeirProblem
 
-    return LeirProblem(read_workload(trace.task), trace.target, None, threads)
+    return LeirProblem(read_workload(trace.task), trace.target, None, threads, approximate=True)
 
 
 @verb("replay")
