@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
+import functools
+import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from envs.leir_env.importer.export import default_dtype, export_of, quiet, silent
 from envs.leir_env.importer.relax import ImportProblem, first_line, operator_name, source_of, to_relax, user_line
 from envs.leir_env.ir import DType, Program
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from envs.leir_env.suite_tables import Reference
 
 AGREEMENT = {DType.F64: 1e-9, DType.F32: 1e-4, DType.F16: 2e-2, DType.BF16: 1e-1}
 """Largest accepted difference of the program in float64 from the module, relative to the largest element,
@@ -42,25 +44,49 @@ class Imported:
     """For each parameter of the program, its path in the module, such as `encoder.0.weight`."""
 
 
-def from_torch(module: nn.Module, example_inputs: tuple[Tensor, ...]) -> Imported:
+def from_torch(module: nn.Module, example_inputs: tuple[Tensor, ...], compare: bool = True) -> Imported:
     """Return the LEIR program of a module in evaluation mode, for inputs of these shapes and dtypes.
 
+    The program is verified. With `compare` both are run and must agree; without, the values of the inputs are
+    not read and may be anything, which is for modules known to import well and shapes too large to run.
     Raises `ImportProblem`.
     """
     inputs = _checked(module, example_inputs)
+    # Not the tensors themselves: one that is passed twice would be exported as one input.
+    inputs = tuple(tensor.detach().clone() if compare else tensor.new_empty(tensor.shape) for tensor in inputs)
     working = _with_parameters(module)
     floats = {t.dtype for t in (*inputs, *working.parameters()) if t.is_floating_point()}
     if len(floats) == 1:
-        wide = tuple(t.double() if t.is_floating_point() else t for t in inputs)
+        import torch
+        from torch import Tensor
+
+        widen = Tensor.double if compare else functools.partial(torch.empty_like, dtype=torch.float64)
+        wide = tuple(widen(t) if t.is_floating_point() else t for t in inputs)
         dtypes = {DType.F64: _dtype(floats.pop())}
         # A module that names dtypes itself may not run in float64.
         with contextlib.suppress(ImportProblem):
-            return _translated(copy.deepcopy(working).double(), wide, dtypes)
-    return _translated(working, inputs, {})
+            return _translated(copy.deepcopy(working).double(), wide, dtypes, compare)
+    return _translated(working, inputs, {}, compare)
+
+
+def program_of(reference: Reference) -> Program:
+    """Return the program of the module that a reference names, imported without running either.
+
+    Raises `ImportProblem`.
+    """
+    torch = require_torch()
+    from envs.leir_env.torch_files import parse_inputs
+
+    target, _, name = reference.target.partition(":")
+    try:
+        module = getattr(importlib.import_module(target), name)(**dict(reference.arguments))
+    except ValueError as error:  # extents that do not go together
+        raise ImportProblem(first_line(error)) from None
+    inputs = tuple(torch.empty(shape, dtype=_torch(dtype)) for dtype, shape in parse_inputs(reference.inputs))
+    return from_torch(module.eval(), inputs, compare=False).program
 
 
 def _checked(module: Any, example_inputs: Any) -> tuple[Tensor, ...]:
-    """Return copies of the inputs: the same tensor passed twice would be exported as one input."""
     torch = require_torch()
     if not isinstance(module, torch.nn.Module):
         hint = "; pass an instance, not the class" if isinstance(module, type) else ""
@@ -79,7 +105,7 @@ def _checked(module: Any, example_inputs: Any) -> tuple[Tensor, ...]:
                 f"input {position} is a {tensor.layout} tensor of shape {list(tensor.shape)} on "
                 f"{tensor.device}: pass a dense CPU tensor with at least one element"
             )
-    return tuple(tensor.detach().clone() for tensor in example_inputs)
+    return tuple(example_inputs)
 
 
 def require_torch() -> Any:
@@ -104,16 +130,19 @@ def _with_parameters(module: nn.Module) -> nn.Module:
     return working
 
 
-def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[DType, DType]) -> Imported:
+def _translated(
+    module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[DType, DType], compare: bool
+) -> Imported:
     import torch
 
     from envs.leir_env.importer import sblocks, tidy
 
-    with _quiet(), torch.no_grad(), _default_dtype(torch.float64 if dtypes else torch.get_default_dtype()):
-        expected = _outputs(module, inputs)
-        exported = _exported(module, inputs)
+    with quiet(), torch.no_grad(), default_dtype(torch.float64 if dtypes else torch.get_default_dtype()):
+        expected = _outputs(module, inputs) if compare else None
+        exported = export_of(module, inputs)
         try:
-            graph, constants = sblocks.stages(to_relax(exported))
+            with silent():
+                graph, constants = sblocks.stages(to_relax(exported))
         except sblocks.NoEquation as problem:
             raise ImportProblem(f"{problem}{_place_of(problem.operator, exported)}") from None
     program, names = tidy.program(graph, dtypes)
@@ -122,7 +151,9 @@ def _translated(module: nn.Module, inputs: tuple[Tensor, ...], dtypes: Mapping[D
     origins = {t: path for t, (path, _) in given.items()} | dict.fromkeys(constants, "constant")
     values = {t: _array(parameter) for t, (_, parameter) in given.items()} | constants
     parameters = {names[tensor]: value for tensor, value in values.items() if tensor in names}
-    _compare(program, inputs, parameters, expected, AGREEMENT[DType.F64] if dtypes else _coarsest(program))
+    _refuse_malformed(program)
+    if expected is not None:
+        _compare(program, inputs, parameters, expected, AGREEMENT[DType.F64] if dtypes else _coarsest(program))
     by_name = {tensor.name: tensor for tensor in program.inputs}
     return Imported(
         program,
@@ -150,49 +181,12 @@ def _outputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
     return results
 
 
-_ONE_PATH = (
-    "control flow or a shape depends on the values of a tensor, but a program has one path: use torch.where, or "
-    "fix the choice in the constructor"
-)
+def _refuse_malformed(program: Program) -> None:
+    from envs.leir_env.verify import verify
 
-
-def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
-    import torch
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    from envs.leir_env.importer.forms import decompositions
-
-    try:
-        # It prints the graph of a module that it refuses.
-        with contextlib.redirect_stderr(io.StringIO()):
-            exported = torch.export.export(module, inputs)
-    except GuardOnDataDependentSymNode as error:
-        raise ImportProblem(_ONE_PATH + user_line(error)) from None
-    except Exception as error:  # noqa: BLE001 - the user's own code runs here
-        raise ImportProblem(f"torch.export refuses the module: {first_line(error)}{user_line(error)}") from None
-    _refuse_training(module, exported)
-    _refuse_dynamic_shapes(exported)
-    return exported.run_decompositions(decompositions())
-
-
-_TRAINING = {"dropout": 2, "batch_norm": 5, "feature_dropout": 2, "alpha_dropout": 2}
-"""Operators with a flag that is set in training, and the position of the flag."""
-
-
-def _refuse_training(module: nn.Module, exported: torch.export.ExportedProgram) -> None:
-    if not any(part.training for part in module.modules()):
-        return
-    for node in exported.graph.nodes:
-        name = operator_name(node)
-        if name in _TRAINING and len(node.args) > _TRAINING[name] and node.args[_TRAINING[name]]:
-            raise ImportProblem(f"{name} is in training mode{source_of(node)}; call module.eval() first")
-
-
-def _refuse_dynamic_shapes(exported: torch.export.ExportedProgram) -> None:
-    for node in exported.graph.nodes:
-        shape = getattr(node.meta.get("val"), "shape", ())
-        if not all(isinstance(extent, int) for extent in shape):
-            raise ImportProblem(_ONE_PATH + source_of(node))
+    problems = verify(program)
+    if problems:
+        raise ImportProblem(f"the imported program is not well-formed: {problems[0].sentence}")
 
 
 def _compare(
@@ -202,17 +196,15 @@ def _compare(
     expected: tuple[Tensor, ...],
     tolerance: float,
 ) -> None:
-    """Verify the program and run it in float64 beside the module: a mistake of the importer is an error."""
-    from envs.leir_env.interp import run
-    from envs.leir_env.verify import verify
-
-    problems = verify(program)
-    if problems:
-        raise ImportProblem(f"the imported program is not well-formed: {problems[0].sentence}")
+    """Run the program in float64 beside the module: a mistake of the importer is an error."""
+    from envs.leir_env.interp import InterpreterError, run
 
     names = [tensor.name for tensor in program.inputs if tensor.name not in values]
     arrays = {name: _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
-    results = run(program, {**arrays, **values}, DType.F64)
+    try:
+        results = run(program, {**arrays, **values}, DType.F64)
+    except InterpreterError as problem:
+        raise ImportProblem(f"the imported program does not run: {problem}; please report it") from None
     for tensor, wanted in zip(program.outputs, expected, strict=True):
         got, reference = results[tensor.name].astype(float), wanted.double().numpy()
         finite = np.isfinite(reference)
@@ -230,31 +222,6 @@ def _coarsest(program: Program) -> float:
     return max(AGREEMENT[dtype] for dtype in {t.dtype for t in program.tensors} | {DType.F64} if dtype.is_float)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings and logging: what matters arrives as an exception."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _dtype(dtype: Any) -> DType:
     from envs.leir_env.importer.sblocks import DTYPES
 
@@ -262,6 +229,15 @@ def _dtype(dtype: Any) -> DType:
     if name not in DTYPES:
         raise ImportProblem(f"LEIR has no dtype {name}; it has {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def _torch(dtype: DType) -> torch.dtype:
+    import torch
+
+    from envs.leir_env.importer.sblocks import DTYPES
+
+    found: torch.dtype = getattr(torch, next(name for name, known in DTYPES.items() if known is dtype))
+    return found
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
@@ -283,10 +259,14 @@ def _numpy(dtype: DType) -> np.dtype[Any]:
     return found
 
 
+_TVM_NAMES = {"_to_copy": "cast"}
+"""TVM's names of operators, where they contain no name of PyTorch's."""
+
+
 def _place_of(operator: str, exported: torch.export.ExportedProgram) -> str:
     """The source of the first node that TVM's name of an operator (`tir_round`, `argsort1`) may stand for."""
-    names = ((operator_name(node).strip("_"), node) for node in exported.graph.nodes)
+    names = ((_TVM_NAMES.get(name := operator_name(node), name.strip("_")), node) for node in exported.graph.nodes)
     return next((source_of(node) for name, node in names if name and name in operator), "")
 
 
-__all__ = ["AGREEMENT", "ImportProblem", "Imported", "from_torch", "require_torch"]
+__all__ = ["AGREEMENT", "ImportProblem", "Imported", "from_torch", "program_of", "require_torch"]

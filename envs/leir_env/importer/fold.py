@@ -52,21 +52,8 @@ def fold(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Tensor]) 
         case Call():
             return _identity(_index_form(expr, extents), tensors)
         case Access(tensor, subscripts):
-            plain = zip(subscripts, tensors[tensor].shape, strict=True)
-            return Access(tensor, tuple(simplify(_unclipped(s, extent), extents) for s, extent in plain))
+            return Access(tensor, tuple(simplify(subscript, extents) for subscript in subscripts))
     return expr
-
-
-def _unclipped(subscript: Expr, extent: int) -> Expr:
-    """`T_{max(min(I_i,extent-1),0)}` is `T_{I_i}`: like PyTorch, LEIR demands subscripts within bounds."""
-    match subscript:
-        case Call("max", (Call("min", (inner, Const(last))), Const(0))) if last == extent - 1:
-            return inner
-        case Call("min", (Call("max", (Const(0), inner)), Const(last))) if last == extent - 1:
-            return inner
-        case Call("max", (Const(0), Call("min", (inner, Const(last))))) if last == extent - 1:
-            return inner
-    return subscript
 
 
 def polish(expr: Expr, tensors: Mapping[str, Tensor]) -> Expr:
@@ -181,6 +168,8 @@ def _identity(expr: Expr, tensors: Mapping[str, Tensor]) -> Expr:
             return yes if condition else no
         case Call("select", (Call("not", (condition,)), yes, no)):
             return Call("select", (condition, no, yes))
+        case Call("not", (Call("eq" | "ne" as op, args),)):
+            return Call({"eq": "ne", "ne": "eq"}[op], args)
         case Call("neg", (Call("neg", (value,)),)):
             return value
         case Call("add", (left, Call("neg", (right,)))):

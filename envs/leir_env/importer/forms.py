@@ -93,6 +93,13 @@ def _norm(
     return torch.abs(x).sum(dims, keepdim=keepdim) if ord == 1 else torch.abs(x).amax(dims, keepdim=keepdim)
 
 
+def _logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    """Of a slice of -inf alone this is nan, as its softmax is."""
+    largest = x.amax(dim, keepdim=True)
+    total = torch.log(torch.exp(x - largest).sum(dim, keepdim=True)) + largest
+    return total if keepdim else total.squeeze(dim)
+
+
 def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(x == 0, 0.0, x * torch.log(y))
 
@@ -130,7 +137,7 @@ def _batch_norm(
     return _affine(y, *(None if t is None else by_channel(t) for t in (weight, bias))), empty, empty
 
 
-def _instance_norm(
+def _batch_statistics_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     dims = [0, *range(2, x.dim())]
@@ -139,6 +146,26 @@ def _instance_norm(
     ones = [1] * (x.dim() - 2)
     shaped = (None if t is None else t.reshape(-1, *ones) for t in (weight, bias))
     return _affine((x - mean) * scale, *shaped), mean.reshape(-1), scale.reshape(-1)
+
+
+def _instance_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    _: bool,
+) -> Tensor:
+    if not use_input_stats and mean is not None and var is not None:
+        return _batch_norm(x, weight, bias, mean, var, momentum, eps)[0]
+    dims = list(range(2, x.dim()))
+    centred = x - x.mean(dims, keepdim=True)
+    y = centred * torch.rsqrt(_variance(x, dims, correction=0, keepdim=True) + eps)
+    ones = [1] * (x.dim() - 2)
+    return _affine(y, *(None if t is None else t.reshape(-1, *ones) for t in (weight, bias)))
 
 
 def _layer_norm(
@@ -200,6 +227,33 @@ def _min(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return x.amin(dim, keepdim=keepdim), _argmin(x, dim, keepdim)
 
 
+def _any(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    dims = list(range(x.dim())) if dim is None else dim
+    true = x if x.dtype == torch.bool else x != 0
+    return true.to(torch.int8).amax(dims, keepdim=keepdim) > 0
+
+
+def _roll(x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        cut = -shift % x.shape[dim]
+        if cut:
+            x = torch.cat((x.narrow(dim, cut, x.shape[dim] - cut), x.narrow(dim, 0, cut)), dim)
+    return x
+
+
+def _upsample_nearest(x: Tensor, output_size: list[int] | None, scales: list[float] | None) -> Any:
+    """Each element as often as the whole factor says; other factors are left to PyTorch's decomposition."""
+    extents = x.shape[2:]
+    wanted = output_size or [int(extent * scale) for extent, scale in zip(extents, scales or (), strict=True)]
+    if any(new % old for new, old in zip(wanted, extents, strict=True)):
+        return NotImplemented
+    for dim, (new, old) in enumerate(zip(wanted, extents, strict=True), 2):
+        x = x.repeat_interleave(new // old, dim)
+    return x
+
+
 _TABLE: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten.linear.default: _linear,
@@ -214,9 +268,18 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     aten.softplus.default: _softplus,
     aten.var.correction: _variance,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
-    aten._native_batch_norm_legit.no_stats: _instance_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_statistics_norm,
+    aten.instance_norm.default: _instance_norm,
+    aten.logsumexp.default: _logsumexp,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
+    aten.any.default: _any,
+    aten.any.dim: _any,
+    aten.any.dims: _any,
+    aten.roll.default: _roll,
+    aten.upsample_nearest1d.vec: _upsample_nearest,
+    aten.upsample_nearest2d.vec: _upsample_nearest,
+    aten.upsample_nearest3d.vec: _upsample_nearest,
     aten.argmax.default: _argmax,
     aten.argmin.default: _argmin,
     aten.max.dim: _max,

@@ -1,7 +1,7 @@
 """An exported PyTorch program to Relax loops, through TVM's importer where that is right.
 
 TVM 0.27 computes products and convolutions in float32 whatever their dtype, flattens embeddings, gives
-integer tensors integer scalars, and lacks some reductions: these have their own converters here.
+integer tensors integer scalars, and lacks some reductions and running sums: these have their own converters here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class ImportProblem(ValueError):
 
 def to_relax(exported: torch.export.ExportedProgram) -> Any:
     """Return the legalised Relax module. Errors name the node."""
+    import torch
     from tvm import relax, transform
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -39,6 +40,8 @@ def to_relax(exported: torch.export.ExportedProgram) -> Any:
         "amax.default": _reduction(importer, relax.op.max),
         "amin.default": _reduction(importer, relax.op.min),
         "prod.dim_int": _reduction(importer, relax.op.prod),
+        "cumsum.default": _running(importer, "add"),
+        "cumprod.default": _running(importer, "mul"),
     }
 
     def tracked(convert: Any) -> Any:
@@ -51,7 +54,15 @@ def to_relax(exported: torch.export.ExportedProgram) -> Any:
     importer.convert_map = {name: tracked(convert) for name, convert in table.items()}
     for node in exported.graph.nodes:
         if node.op == "call_function" and node.target.__name__ not in importer.convert_map:
-            raise ImportProblem(f"operator {node.target} (node {node.name}) is not supported{source_of(node)}")
+            raise ImportProblem(
+                f"operator {node.target} (node {node.name}) is not supported; write it out in elementary "
+                f"operators{source_of(node)}"
+            )
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise ImportProblem(
+                f"operator {node.target} (node {node.name}) draws random numbers, but a program is a function of "
+                f"its inputs{source_of(node)}"
+            )
     try:
         module = importer.from_exported_program(exported, True, True, False, None)
     except Exception as error:  # noqa: BLE001 - the compiler's errors have no common base
@@ -129,12 +140,17 @@ def _convolution(importer: Any) -> Any:
 
 
 def _embedding(importer: Any) -> Any:
-    """A converter for embeddings; TVM's own flattens the indices. `tidy` drops the clipping again."""
-    from tvm import relax
+    """A converter for embeddings; TVM's own flattens the indices. Like PyTorch, LEIR demands them within bounds."""
+    from tvm import te
+
+    def lookup(table: Any, indices: Any) -> Any:
+        rank = len(indices.shape)
+        shape = (*indices.shape, *table.shape[1:])
+        return te.compute(shape, lambda *at: table(indices(*at[:rank]), *at[rank:]))
 
     def convert(node: Any) -> Any:
         table, indices = (importer.env[tensor] for tensor in node.args[:2])
-        return importer.block_builder.emit(relax.op.take(table, indices, axis=0, mode="clip"))
+        return importer.block_builder.emit_te(lookup, table, indices, primfunc_name_hint="embedding")
 
     return convert
 
@@ -161,6 +177,30 @@ def _reduction(importer: Any, operator: Any) -> Any:
         dims = node.args[1] if len(node.args) > 1 else None
         keepdim = len(node.args) > 2 and node.args[2]
         return importer.block_builder.emit(operator(importer.env[node.args[0]], dims or None, keepdim))
+
+    return convert
+
+
+RUNNING, AXIS = "leir.running", "leir.axis"
+"""Attributes of a PrimFunc that stands for a running sum or product: the operator, and the dimension."""
+
+
+def _running(importer: Any, operator: str) -> Any:
+    """A converter for running sums and products; TVM has only an opaque form. A copy stands for the recurrence."""
+    from tvm import te
+
+    def copy(x: Any) -> Any:
+        return te.compute(x.shape, lambda *at: x(*at))
+
+    def convert(node: Any) -> Any:
+        from tvm import relax
+
+        x, dtype = importer.env[node.args[0]], str(node.meta["val"].dtype).removeprefix("torch.")
+        rank = len(x.ty.shape)
+        if str(x.ty.dtype) != dtype:
+            x = importer.block_builder.emit(relax.op.astype(x, dtype))
+        attributes = {RUNNING: operator, AXIS: node.args[1] % rank}
+        return importer.block_builder.emit_te(copy, x, primfunc_name_hint="running", primfunc_attrs=attributes)
 
     return convert
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from envs.leir_env.affine import Affine, Digit, digit, digital
 from envs.leir_env.importer.stages import Graph, Stage, fold_stage
 from envs.leir_env.ir import Access, Assign, Call, Const, Expr, Index, subexpressions
-from envs.leir_env.simplify import simplify
+from envs.leir_env.simplify import linear, simplify
 from envs.leir_env.tree import map_accesses, reads, substitute
 
 
@@ -50,7 +50,11 @@ def _inverse(
     Returns a function from subscripts to the value of each index, or None where the map is not one to
     one or its inverse not affine.
     """
-    digits = [_digit(s, extent) for s, extent in zip(source.subscripts, shape, strict=True)]
+    mirrors = [_mirror(s, extent) for s, extent in zip(source.subscripts, shape, strict=True)]
+    digits = [
+        _digit(s if mirror is None else simplify(mirror(s), extents), extent)
+        for s, mirror, extent in zip(source.subscripts, mirrors, shape, strict=True)
+    ]
     by_index: dict[str, list[tuple[Digit, int]]] = {name: [] for name in extents}
     for position, number in enumerate(digits):
         if number is None:
@@ -65,7 +69,8 @@ def _inverse(
         if step != extents[name]:
             return None
 
-    def solve(subscripts: tuple[Expr, ...]) -> dict[str, Expr]:
+    def solve(mirrored: tuple[Expr, ...]) -> dict[str, Expr]:
+        subscripts = [s if mirror is None else mirror(s) for s, mirror in zip(mirrored, mirrors, strict=True)]
         values: dict[str, Expr] = {}
         for name, found in by_index.items():
             total: Expr = Const(0)
@@ -75,6 +80,14 @@ def _inverse(
         return values
 
     return solve
+
+
+def _mirror(subscript: Expr, extent: int) -> Callable[[Expr], Expr] | None:
+    """`e -> extent-1-e` for a subscript that runs backwards, as after a flip."""
+    form = linear(subscript, {})
+    if [coefficient for _, coefficient in form.terms] != [-1]:
+        return None
+    return lambda expr: Call("sub", (Const(extent - 1), expr))
 
 
 def _digit(subscript: Expr, size: int) -> Digit | None:

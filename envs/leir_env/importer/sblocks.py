@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import ir, relax, s_tir, tirx
 
+from envs.leir_env.importer.relax import AXIS, RUNNING
 from envs.leir_env.importer.stages import Graph, Stage
 from envs.leir_env.ir import Access, Assign, Call, Cast, Const, DType, Equation, Expr, Index, Role, Tensor
 
@@ -66,6 +67,7 @@ _CALLS = {
     "pow": "pow",
     "if_then_else": "select",
 }
+_ON_BOOL = {"BitwiseAnd": "and", "BitwiseOr": "or"}
 _ACCUMULATIONS = {
     "add": Assign.ADD,
     "mul": Assign.MUL,
@@ -93,9 +95,11 @@ class _Importer:
     bound: dict[Any, Any] = field(default_factory=dict)
     """What a Relax variable stands for: the name of a tensor, or a tuple of such."""
 
-    def declare(self, base: str, dtype: str, shape: tuple[int, ...], role: Role = Role.TEMPORARY) -> str:
+    def declare(
+        self, operator: str, dtype: str, shape: tuple[int, ...], role: Role = Role.TEMPORARY, base: str = ""
+    ) -> str:
         if dtype not in DTYPES:
-            raise NoEquation(base, f"LEIR has no dtype {dtype}")
+            raise NoEquation(operator, f"LEIR has no dtype {dtype}")
         name = f"T{len(self.tensors)}{base}"
         self.tensors[name] = Tensor(name, DTYPES[dtype], shape, role=role)
         return name
@@ -109,17 +113,18 @@ class _Importer:
                 return tuple(self.value(element) for element in node.fields)
             case relax.TupleGetItem():
                 return self.value(node.tuple_value)[node.index]
-            case relax.Call() if node.op.name == "relax.call_tir":
+            case relax.Call() if getattr(node.op, "name", "") == "relax.call_tir":
                 return self.call(node)
             case relax.Call():
-                raise NoEquation(node.op.name.removeprefix("relax."), "TVM has no loop form of this operator")
+                name = str(getattr(node.op, "name", "") or getattr(node.op, "global_symbol", "of an unknown kind"))
+                raise NoEquation(name.removeprefix("relax."), "TVM has no loop form of this operator")
         return self.bound[node]
 
     def constant(self, data: Array) -> str:
         """A scalar or an arithmetic progression is written as an equation, anything else is a parameter."""
         closed = _closed_form(data)
         role = Role.PARAMETER if closed is None else Role.TEMPORARY
-        name = self.declare("constant", str(data.dtype), data.shape, role)
+        name = self.declare("constant", str(data.dtype), data.shape, role, "constant")
         if closed is None:
             self.constants[name] = data
         else:
@@ -132,9 +137,12 @@ class _Importer:
         function = self.functions(node.args[0])
         arguments = [self.value(argument) for argument in node.args[1].fields]
         buffers = dict(zip(function.params, arguments, strict=False))
-        results = [self.declare("", str(param.ty.dtype), _shape(param)) for param in function.params[len(arguments) :]]
-        buffers.update(zip(function.params[len(arguments) :], results, strict=True))
-        _Body(self, node.args[0].name_hint, buffers).statement(function.body, ())
+        operator, made = node.args[0].name_hint, function.params[len(arguments) :]
+        results = [self.declare(operator, str(param.ty.dtype), _shape(param)) for param in made]
+        buffers.update(zip(made, results, strict=True))
+        _Body(self, operator, buffers).statement(function.body, ())
+        if RUNNING in function.attrs:
+            self.stages[-1] = _recurrence(self.stages[-1], str(function.attrs[RUNNING]), int(function.attrs[AXIS]))
         return results[0] if len(results) == 1 else tuple(results)
 
     functions: Callable[[Any], Any] = lambda _: None
@@ -160,7 +168,7 @@ class _Body:
                 self.statement(node.body, (*loops, (name, int(node.extent))))
             case s_tir.SBlockRealize() if not node.block.iter_vars:
                 for buffer in node.block.alloc_buffers:
-                    self.buffers[buffer] = self.importer.declare("", str(buffer.ty.dtype), _shape(buffer))
+                    self.buffers[buffer] = self.importer.declare(self.operator, str(buffer.ty.dtype), _shape(buffer))
                 self.statement(node.block.body, loops)
             case s_tir.SBlockRealize():
                 for variable, value in zip(node.block.iter_vars, node.iter_values, strict=True):
@@ -208,6 +216,10 @@ class _Body:
                 return self.cast(str(node.ty.dtype), self.expression(node.value))
             case "Not":
                 return Call("not", (self.expression(node.a),))
+            case "BitwiseNot" if str(node.ty.dtype) == "bool":
+                return Call("not", (self.expression(node.a),))
+            case "BitwiseAnd" | "BitwiseOr" if str(node.ty.dtype) == "bool":
+                return Call(_ON_BOOL[kind], (self.expression(node.a), self.expression(node.b)))
             case "Select":
                 parts = (node.condition, node.true_value, node.false_value)
                 return Call("select", tuple(self.expression(part) for part in parts))
@@ -254,6 +266,17 @@ def _output(importer: _Importer, name: str) -> Stage:
     loops = tuple((f"s{axis}", extent) for axis, extent in enumerate(tensor.shape))
     at = tuple(Index(index) for index, _ in loops)
     return Stage(loops, Equation(Access(output, at), Assign.SET, Access(name, at)))
+
+
+def _recurrence(copy: Stage, operator: str, axis: int) -> Stage:
+    """`C_j = select(j>=1,C_{j-1},0)+A_j` for a copy `C_j = A_j` that stands for it."""
+    target = copy.equation.target
+    place = target.subscripts[axis]
+    before = list(target.subscripts)
+    before[axis] = Call("sub", (place, Const(1)))
+    start = Const({"add": 0.0, "mul": 1.0}[operator])
+    previous = Call("select", (Call("ge", (place, Const(1))), Access(target.tensor, tuple(before)), start))
+    return Stage(copy.loops, Equation(target, Assign.SET, Call(operator, (previous, copy.equation.value))))
 
 
 def _flatten(value: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from envs.leir_env.importer.fold import fold
 from envs.leir_env.ir import Access, Assign, Const, Equation, Expr, Index, Role, Tensor
-from envs.leir_env.tree import map_expressions
+from envs.leir_env.tree import map_accesses, map_expressions, reads, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,18 @@ class Stage:
         return dict(self.loops)
 
     @property
+    def is_recurrence(self) -> bool:
+        """Its elements are computed from one another."""
+        return any(access.tensor == self.tensor for access in reads(self.equation))
+
+    @property
     def is_elementwise(self) -> bool:
         """Each element of the tensor is set once, by its own iteration."""
         names = [subscript.name for subscript in self.equation.target.subscripts if isinstance(subscript, Index)]
         return (
             self.equation.assign is Assign.SET
             and not self.equation.guard
+            and not self.is_recurrence
             and len(names) == len(self.equation.target.subscripts)
             and sorted(names) == sorted(self.extents)
         )
@@ -59,6 +65,28 @@ class Graph:
 
     def map(self, change: Callable[[Stage], Stage]) -> Graph:
         return replace(self, stages=tuple(map(change, self.stages)))
+
+
+def squeeze(graph: Graph) -> Graph:
+    """Drop loops of one iteration, and dimensions of extent 1 from temporaries."""
+    tensors = dict(graph.tensors)
+    for name, tensor in graph.tensors.items():
+        if tensor.role is Role.TEMPORARY:
+            tensors[name] = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent != 1))
+
+    def drop(access: Access) -> Expr:
+        before = graph.tensors[access.tensor].shape
+        if tensors[access.tensor].shape == before:
+            return access
+        kept = zip(access.subscripts, before, strict=True)
+        return Access(access.tensor, tuple(subscript for subscript, extent in kept if extent != 1))
+
+    def squeeze(stage: Stage) -> Stage:
+        unit: dict[str, Expr] = {name: Const(0) for name, extent in stage.loops if extent == 1}
+        loops = tuple(loop for loop in stage.loops if loop[1] != 1)
+        return replace(stage, loops=loops).map(lambda expr: map_accesses(substitute(expr, unit), drop))
+
+    return fold_all(Graph(tensors, tuple(map(squeeze, graph.stages))))
 
 
 def fold_all(graph: Graph) -> Graph:

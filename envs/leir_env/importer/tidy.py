@@ -11,23 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
+from envs.leir_env.importer.dtypes import retype, widen_sums
 from envs.leir_env.importer.fold import polish
 from envs.leir_env.importer.names import named
 from envs.leir_env.importer.relayout import split_loops, write_through
-from envs.leir_env.importer.stages import Graph, Stage, fold_all, fold_stage, replace_tensor
+from envs.leir_env.importer.stages import Graph, Stage, fold_stage, replace_tensor, squeeze
 from envs.leir_env.ir import (
     Access,
-    Assign,
     Call,
-    Cast,
-    Const,
     DType,
-    Equation,
     Expr,
     Index,
     Program,
     Role,
-    Tensor,
     subexpressions,
 )
 from envs.leir_env.tree import accesses, map_accesses, reads, substitute
@@ -39,7 +35,6 @@ MAX_INLINED_DEPTH = 30
 """Expressions are not inlined into deeper ones than this, so that a long chain stays readable."""
 
 _COSTS = {"select": 3, "exp": 1, "tanh": 3, "erf": 3, "sigmoid": 3, "pow": 3, "log": 3, "sin": 3, "cos": 3}
-_HALVES = (DType.F16, DType.BF16)
 
 
 def program(graph: Graph, dtypes: Mapping[DType, DType] | None = None) -> tuple[Program, dict[str, str]]:
@@ -47,46 +42,12 @@ def program(graph: Graph, dtypes: Mapping[DType, DType] | None = None) -> tuple[
 
     `dtypes` replaces dtypes throughout, for a module that was exported in float64 for exact constants.
     """
-    graph = _squeeze(_retype(graph, dtypes or {}))
+    graph = squeeze(retype(graph, dtypes or {}))
     steps = (_sweep, _merge, _inline_copies, _inline_elementwise, write_through, _inline_views)
     while (changed := next((new for step in steps if (new := step(graph)) != graph), None)) is not None:
         graph = changed
-    graph = split_loops(_widen_sums(graph))
+    graph = split_loops(widen_sums(graph))
     return named(graph.map(lambda stage: stage.map(lambda expr: polish(expr, graph.tensors))))
-
-
-def _retype(graph: Graph, dtypes: Mapping[DType, DType]) -> Graph:
-    def cast(expr: Expr) -> Expr:
-        if isinstance(expr, Cast):
-            return Cast(dtypes.get(expr.dtype, expr.dtype), cast(expr.value))
-        if isinstance(expr, Access):
-            return Access(expr.tensor, tuple(map(cast, expr.subscripts)))
-        return Call(expr.op, tuple(map(cast, expr.args))) if isinstance(expr, Call) else expr
-
-    tensors = {n: replace(t, dtype=dtypes.get(t.dtype, t.dtype)) for n, t in graph.tensors.items()}
-    return Graph(tensors, tuple(stage.map(cast) for stage in graph.stages))
-
-
-def _squeeze(graph: Graph) -> Graph:
-    """Drop loops of one iteration, and dimensions of extent 1 from temporaries."""
-    tensors = dict(graph.tensors)
-    for name, tensor in graph.tensors.items():
-        if tensor.role is Role.TEMPORARY:
-            tensors[name] = replace(tensor, shape=tuple(extent for extent in tensor.shape if extent != 1))
-
-    def drop(access: Access) -> Expr:
-        before = graph.tensors[access.tensor].shape
-        if tensors[access.tensor].shape == before:
-            return access
-        kept = zip(access.subscripts, before, strict=True)
-        return Access(access.tensor, tuple(subscript for subscript, extent in kept if extent != 1))
-
-    def squeeze(stage: Stage) -> Stage:
-        unit: dict[str, Expr] = {name: Const(0) for name, extent in stage.loops if extent == 1}
-        loops = tuple(loop for loop in stage.loops if loop[1] != 1)
-        return replace(stage, loops=loops).map(lambda expr: map_accesses(substitute(expr, unit), drop))
-
-    return fold_all(Graph(tensors, tuple(map(squeeze, graph.stages))))
 
 
 def _sweep(graph: Graph) -> Graph:
@@ -209,40 +170,3 @@ def _is_view(subscript: Expr) -> bool:
 
 def _is_indirect(subscript: Expr) -> bool:
     return any(isinstance(node, Access) for node in subexpressions(subscript))
-
-
-def _widen_sums(graph: Graph) -> Graph:
-    """Accumulate sums and products of half-precision numbers in float32, and compute what reads them so."""
-    halves = {name: tensor.dtype for name, tensor in graph.tensors.items() if tensor.dtype in _HALVES}
-    wide = {
-        stage.tensor: Tensor(f"{stage.tensor}wide", DType.F32, graph.tensors[stage.tensor].shape)
-        for stage in graph.stages
-        if stage.tensor in halves and stage.equation.assign in (Assign.ADD, Assign.MUL)
-    }
-    renamed = {name: tensor.name for name, tensor in wide.items()}
-
-    def widen(access: Access) -> Expr:
-        if access.tensor in wide:
-            return replace_tensor(access, renamed)
-        return Cast(DType.F32, access) if access.tensor in halves else access
-
-    stages: list[Stage] = []
-    for stage in graph.stages:
-        target, assign = stage.equation.target, stage.equation.assign
-        value = stage.equation.value
-        if stage.tensor in wide or any(access.tensor in wide for access in accesses(value)):
-            value = map_accesses(value, widen)
-            if stage.tensor in halves and stage.tensor not in wide:
-                value = Cast(halves[stage.tensor], value)
-        equation = Equation(replace_tensor(target, renamed), assign, value, stage.equation.guard)
-        stages.append(replace(stage, equation=equation))
-        if stage.tensor in wide and not graph.is_temporary(stage.tensor):
-            stages.append(_rounded(graph.tensors[stage.tensor], wide[stage.tensor].name))
-    tensors = dict(graph.tensors) | {tensor.name: tensor for tensor in wide.values()}
-    return _squeeze(Graph(tensors, tuple(stages)))
-
-
-def _rounded(tensor: Tensor, source: str) -> Stage:
-    loops = tuple((f"s{axis}", extent) for axis, extent in enumerate(tensor.shape))
-    at = tuple(Index(index) for index, _ in loops)
-    return Stage(loops, Equation(Access(tensor.name, at), Assign.SET, Cast(tensor.dtype, Access(source, at))))
