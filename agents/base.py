@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from agents.proposers import Proposer
 from envs.common.actions import STOP, Action
 from envs.common.evaluation import Evaluation
 from envs.common.problem import Problem
@@ -34,8 +35,17 @@ AGENTS: dict[str, str] = {
     "mcts": "agents.mcts:MCTS",
     "annealing": "agents.traces:Annealing",
     "genetic": "agents.traces:Genetic",
+    "llm": "agents.llm.agent:LLMAgent",
 }
 """Every agent by name, as `module:factory`; a factory takes the agent's parameters by keyword."""
+
+PROPOSERS: dict[str, str] = {
+    "uniform": "agents.proposers:Uniform",
+    "heuristic": "agents.proposers:Heuristic",
+    "cost": "agents.proposers:CostModel",
+    "llm": "agents.llm.proposer:LLMProposer",
+}
+"""Every proposer by name, likewise. Agents that have a parameter `proposer` run with any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +178,23 @@ class Agent(Protocol):
 
 def make_agent(name: str, **parameters: Any) -> Agent:
     """Build the agent called `name`. Raises `ValueError` for an unknown name."""
-    if name not in AGENTS:
-        raise ValueError(f"no agent is called {name}; there are {', '.join(AGENTS)}")
-    module, _, factory = AGENTS[name].partition(":")
-    agent: Agent = getattr(importlib.import_module(module), factory)(**parameters)
+    agent: Agent = factory("agent", AGENTS, name)(**parameters)
     return agent
+
+
+def make_proposer(name: str, **parameters: Any) -> Proposer:
+    """Build the proposer called `name`. Raises `ValueError` for an unknown name."""
+    proposer: Proposer = factory("proposer", PROPOSERS, name)(**parameters)
+    return proposer
+
+
+def factory(what: str, table: Mapping[str, str], name: str) -> Callable[..., Any]:
+    """The entry of a table of `module:factory`, imported. Raises `ValueError` for an unknown name."""
+    if name not in table:
+        raise ValueError(f"no {what} is called {name}; there are {', '.join(table)}")
+    module, _, attribute = table[name].partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,16 @@ import click
 import numpy as np
 
 from agents.base import AGENTS, Budget, Ended, Evaluated, Event, Improved, SearchResult, make_agent
+from agents.llm.formatter import Form
+from agents.llm.options import Model, model_options
+from agents.llm.rewriting import Rewritings, written
 from agents.report import Report
 from envs.common import trace as traces
 from envs.common.console import Answer, BadInput, Exit, Missing, verb
 from envs.common.doctor import versions
 from envs.common.evaluation import Evaluation, Timing
 from envs.common.moves import shorten
+from envs.common.problem import Problem
 from envs.common.progress import Report as Show
 from envs.common.progress import progress
 from envs.common.store import Key, Store
@@ -36,7 +40,7 @@ from envs.leir_env.cli import (
 from envs.leir_env.evaluate import EvaluatorError
 from envs.leir_env.ir import Program
 from envs.leir_env.oracle import OracleError
-from envs.leir_env.problem import LeirProblem
+from envs.leir_env.problem import LeirProblem, LeirState
 from envs.leir_env.torch_baseline import against_reference
 from envs.leir_env.torch_files import instantiate, is_file
 from envs.leir_env.workloads import Reference, Workload
@@ -77,6 +81,7 @@ class CountingStore(Store):
 @store_option
 @click.option("--fast-math", is_flag=True, help="Allow elementary functions a few units in the last place off.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace to this file (JSON).")
+@model_options
 def optimize(
     workload: str,
     inputs: str | None,
@@ -89,6 +94,8 @@ def optimize(
     store: Path | None,
     fast_math: bool,
     out: Path | None,
+    proposer: str | None,
+    language: Model,
 ) -> Answer:
     """Search for a faster program than WORKLOAD, every candidate built, verified and timed.
 
@@ -100,12 +107,16 @@ def optimize(
         raise Missing(f"{target} candidates can't be run; leirgym show --cuda prints the generated source")
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}")
+    language.check([agent], proposer)
+    parameters = language.parameters(agent, proposer)
     kept, count = open_store(store, CountingStore), thread_count(threads)
     given = _workload(workload, inputs or "")
-    with contextlib.closing(LeirProblem(given, target, kept, count, approximate=fast_math)) as problem, _judging():
+    opened = LeirProblem(given, target, kept, count, approximate=fast_math)
+    problem = Rewritings(opened) if language.form is Form.REWRITE else opened
+    with contextlib.closing(opened), _judging():
         with progress(agent, budget) as show:
             watch = Watch(show)
-            result = make_agent(agent).solve(
+            result = make_agent(agent, **parameters).solve(
                 problem, Budget(budget, seconds=seconds), np.random.default_rng(seed), watch
             )
         stored = kept.hits
@@ -122,10 +133,12 @@ def optimize(
             stored,
             _race(result, final.program, given.reference, count),
         )
-    if out is not None:
+    notes = ["interrupted: this is the best so far"] if result.ended is Ended.INTERRUPTED else []
+    if out is not None and written(trace.actions):
+        notes.append(f"{out} was not written: a program that a model wrote has no trace of actions")
+    elif out is not None:
         with reading(str(out)):
             out.write_text(traces.show(trace))
-    notes = ["interrupted: this is the best so far"] if result.ended is Ended.INTERRUPTED else []
     return Answer(report.text(), report.to_json(), _code(result), notes)
 
 
@@ -176,7 +189,7 @@ def _judging() -> Iterator[None]:
         raise BadInput(str(error)) from error
 
 
-def _trace(problem: LeirProblem, result: SearchResult, target: str, known: Sequence[Evaluation]) -> traces.Trace:
+def _trace(problem: Problem[LeirState], result: SearchResult, target: str, known: Sequence[Evaluation]) -> traces.Trace:
     """The best trace without idle actions; the steps of a short one are measured too, unless the user is in a hurry."""
     installed = versions()
     environment = {name: installed[name] for name in RECORDED}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from agents.base import AGENTS
 from agents.compare import Comparison, Run, Task, run
 from agents.compare_report import page, tables
+from agents.llm.formatter import Form
+from agents.llm.options import Model, model_options
 from envs.common import timing
 from envs.common.console import Answer, BadInput, Missing, verb
 from envs.common.evaluation import Timing
@@ -46,6 +49,7 @@ TUNING_MEMORY = 8 * 2**30
 @threads_option
 @store_option
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a report to this file.")
+@model_options
 def compare(
     workloads: Sequence[str],
     agents: str,
@@ -55,6 +59,8 @@ def compare(
     threads: int | None,
     store: Path | None,
     html: Path | None,
+    proposer: str | None,
+    language: Model,
 ) -> Answer:
     """Run every agent on every one of WORKLOADS, and compare what they find.
 
@@ -68,13 +74,17 @@ def compare(
         raise Missing("the report needs matplotlib: pip install 'leirgym[plot]'")
     if html is not None and not html.parent.is_dir():
         raise BadInput(f"--html {html}: there is no folder {html.parent}")
+    language.check(chosen, proposer)
+    if language.form is Form.REWRITE:
+        raise BadInput("--form rewrite goes with optimize: a program that a model wrote has no trace of actions")
+    parameters = {agent: language.parameters(agent, proposer) for agent in chosen}
     loaded = [read_workload(what) for what in workloads]
     kept, count = open_store(store, Store), thread_count(threads)
     tasks = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
     runs: list[Run] = []
     notes = []
     with progress("compare", len(tasks)) as show, contextlib.suppress(KeyboardInterrupt):
-        for done in _runs(loaded, tasks, kept, count, trials):
+        for done in _runs(loaded, tasks, kept, count, trials, parameters):
             runs.append(done)
             show(len(runs), f"{done.agent} on {done.workload}: {_best(done)}")
     if len(runs) < len(tasks):
@@ -85,13 +95,20 @@ def compare(
     return Answer(tables(found) if runs else "", found.to_json(), notes=notes)
 
 
-def _runs(loaded: Sequence[Workload], tasks: Sequence[Task], store: Store, threads: int, trials: int) -> Iterator[Run]:
+def _runs(
+    loaded: Sequence[Workload],
+    tasks: Sequence[Task],
+    store: Store,
+    threads: int,
+    trials: int,
+    parameters: Mapping[str, dict[str, Any]],
+) -> Iterator[Run]:
     for workload in loaded:
         with contextlib.closing(LeirProblem(workload, store=store, threads=threads)) as problem:
             final = _Final(problem, threads, trials)
             for task in tasks:
                 if task.workload == workload.name:
-                    yield run(task, problem, final)
+                    yield run(task, problem, final, parameters[task.agent])
             final.close()
 
 

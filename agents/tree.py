@@ -21,6 +21,10 @@ from agents.proposers import CostModel, Proposer
 from envs.common.problem import Problem
 
 
+CONSIDERED = 48
+"""Children of a state that are looked at; of those that are new, the best are measured."""
+
+
 class Order(StrEnum):
     """Which of the measured states is expanded next."""
 
@@ -70,7 +74,7 @@ class TreeSearch:
         return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
-        frontier = Frontier(search, self.proposer, self.branch)
+        frontier = Frontier(search, self.proposer, CONSIDERED)
         waiting = [search.root]
         while waiting and not search.spent:
             node = waiting.pop(_NEXT[self.order](search, waiting))
@@ -112,7 +116,7 @@ class Chain:
         return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
-        frontier = Frontier(search, self.proposer, self.branch)
+        frontier = Frontier(search, self.proposer, CONSIDERED)
         node: Node[Any] | None = search.root
         while node and not search.spent:
             step = self._step(search, frontier, node) if len(node.trace) < self.depth else None

@@ -7,12 +7,13 @@ immutable states, and its Gymnasium class a thin shell.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from envs.common.actions import Action
 from envs.common.evaluation import Evaluation
 
 S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Problem(Protocol[S]):
@@ -66,4 +67,21 @@ class Problem(Protocol[S]):
 
     def plans(self, state: S) -> Sequence[Sequence[Action]]:
         """Sequences of legal actions that the domain puts together as one idea; none where it has no ideas."""
+        ...
+
+
+@runtime_checkable
+class Describable(Protocol[S_contra]):
+    """A problem that can explain itself to a reader who knows nothing of it, such as a language model."""
+
+    def glossary(self) -> str:
+        """What the text of a state and the actions mean."""
+        ...
+
+    def machine(self) -> str:
+        """What states run on, as far as it matters for their speed."""
+        ...
+
+    def describe(self, state: S_contra, action: Action) -> str:
+        """What a legal action would do to the state, on one line."""
         ...

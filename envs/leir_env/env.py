@@ -65,6 +65,7 @@ class LeirEnv(OptimizationEnv[LeirState]):
         max_steps: moves, refused ones included, after which an episode is truncated.
         store: file of measurements; the user's own by default, `:memory:` keeps none.
         threads: that a measured program may use.
+        approximate: whether strategies that make results less exact are actions too.
 
     A refused action costs 0.01 and changes nothing; 20 of them truncate. A failed build, a wrong result, a
     crash or a time-out ends the episode with a return of -10.
@@ -80,12 +81,14 @@ class LeirEnv(OptimizationEnv[LeirState]):
         max_steps: int = 16,
         store: str | Path | None = None,
         threads: int = 1,
+        approximate: bool = False,
         render_mode: str | None = None,
     ) -> None:
         choose(target, ("llvm", "cuda"), "target")
         choose(actions, READERS, "actions")
         choose(observation, ("text", "dict"), "observation")
         self.actions, self.observation, self.store, self.threads = actions, observation, store, threads
+        self.approximate = approximate
         menu = menu_of(target)
         super().__init__(workload, target, menu, READERS[actions](menu), reward, max_steps, render_mode)
 
@@ -93,7 +96,7 @@ class LeirEnv(OptimizationEnv[LeirState]):
         if not isinstance(task, str | Path | Program):
             raise ValueError(f"a workload is a name, a text, a path or a Program, not {type(task).__name__}")
         store = _open_store(self.store) if self.reward == "measured" else None
-        return LeirProblem(task, self.target, store, self.threads)
+        return LeirProblem(task, self.target, store, self.threads, approximate=self.approximate)
 
     def _judge(self, problem: Problem[LeirState]) -> Judge[LeirState]:
         if self.actions == "rewrite" and self.reward == "model":

@@ -60,8 +60,9 @@ class LeirProblem:
     """A workload to make faster.
 
     `workload` is a shipped name, `leir://suite/name?n=1024`, LEIR text, a `.leir` file or a Program. With
-    `check`, every program that a strategy makes is verified (AssertionError names what is wrong). Raises
-    `WorkloadError`, `ParseError` or `VerifyError` for what is no workload.
+    `check`, every program that a strategy makes is verified (AssertionError names what is wrong); with
+    `approximate`, strategies that make results less exact are actions too. Raises `WorkloadError`, `ParseError`
+    or `VerifyError` for what is no workload.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class LeirProblem:
         threads: int = 1,
         pool: Pool | None = None,
         check: bool = False,
+        approximate: bool = False,
     ) -> None:
         self.workload = load_workload(workload)
         self.task = self.workload.uri
         self.target = target
         self.root = LeirState(verified(self.workload.program, target))
+        self.approximate = approximate
         self._store, self._threads, self._pool, self._check = store, threads, pool, check
         self._evaluator: Evaluator | None = None
         self._evaluations: dict[str, Evaluation] = {}
@@ -93,11 +96,11 @@ class LeirProblem:
 
     def legal(self, state: LeirState) -> tuple[Action, ...]:
         """The strategies that apply, `STOP` first, in the order of the registry, sites and parameters."""
-        return strategies.legal(state.program, self.target)
+        return strategies.legal(state.program, self.target, self.approximate)
 
     def refusal(self, state: LeirState, action: Action) -> str | None:
         """Why `action` does not apply, as `code: sentence`, or None."""
-        refusal = strategies.refusal(state.program, action, self.target)
+        refusal = strategies.refusal(state.program, action, self.target, self.approximate)
         return None if refusal is None else str(refusal)
 
     def apply(self, state: LeirState, action: Action) -> LeirState:
@@ -192,6 +195,22 @@ class LeirProblem:
     def plans(self, state: LeirState) -> tuple[tuple[Action, ...], ...]:
         """The recipes that apply: register tiles, packed panels, fusions, the default schedule."""
         return recipes.plans(state.program)
+
+    def glossary(self) -> str:
+        """What LEIR and its strategies mean."""
+        from envs.leir_env import glossary
+
+        return glossary.glossary(self.target, self.approximate)
+
+    def machine(self) -> str:
+        """Target and threads."""
+        from envs.leir_env import glossary
+
+        return glossary.machine(self.target, self._threads)
+
+    def describe(self, state: LeirState, action: Action) -> str:
+        """What a legal action changes and why it may pay, in facts of this program."""
+        return strategies.rationale(state.program, action)
 
     def close(self) -> None:
         """End the workers; a later evaluation starts new ones."""

@@ -1,0 +1,62 @@
+"""Models in this process, run by vLLM. A server (`client`) is the better choice where several searches share it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from agents.llm.client import for_vllm
+from agents.llm.policy import Completion, Conversation, Sampling, Unavailable, failed
+from envs.common.moves import shorten
+
+
+class VLLM:
+    """Generates with vLLM's engine from a folder or a model's name; `options` go to the engine.
+
+    Raises `Unavailable` without the package or the model.
+    """
+
+    def __init__(self, model: str, **options: Any) -> None:
+        try:
+            import vllm
+            from vllm.sampling_params import StructuredOutputsParams
+        except ModuleNotFoundError as error:
+            raise Unavailable(f"vllm:{model} needs {error.name}: pip install 'leirgym[vllm]'") from error
+        self.name = f"vllm:{model}"
+        self._parameters, self._structured = vllm.SamplingParams, StructuredOutputsParams
+        try:
+            self._engine = vllm.LLM(model=model, **options)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise Unavailable(f"vLLM can't load {model}: {shorten(str(error), 200)}") from error
+
+    def act_batch(self, conversations: Sequence[Conversation], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        started = time.monotonic()
+        messages = [[{"role": str(m.role), "content": m.content} for m in talk] for talk in conversations]
+        constraint = sampling.constraint
+        parameters = self._parameters(
+            n=sampling.count,
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed,
+            structured_outputs=self._structured(**for_vllm(constraint)) if constraint else None,
+        )
+        try:
+            outputs = self._engine.chat(messages, parameters, use_tqdm=False)
+        except (ValueError, RuntimeError) as error:  # a prompt that is too long, an engine that died
+            sentence = f"unavailable: {shorten(str(error), 200)}"
+            return [failed(sentence, sampling, time.monotonic() - started) for _ in conversations]
+        seconds = time.monotonic() - started
+        return [
+            tuple(
+                Completion(
+                    answer.text,
+                    "",
+                    len(output.prompt_token_ids or ()) if n == 0 else 0,
+                    len(answer.token_ids),
+                    seconds,
+                )
+                for n, answer in enumerate(output.outputs)
+            )
+            for output in outputs
+        ]
