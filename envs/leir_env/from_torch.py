@@ -80,7 +80,7 @@ def program_of(reference: Reference) -> Program:
     target, _, name = reference.target.partition(":")
     try:
         module = getattr(importlib.import_module(target), name)(**dict(reference.arguments))
-    except ValueError as error:  # extents that do not go together
+    except (ValueError, RuntimeError) as error:  # extents that do not go together, or need too much memory
         raise ImportProblem(first_line(error)) from None
     inputs = tuple(torch.empty(shape, dtype=_torch(dtype)) for dtype, shape in parse_inputs(reference.inputs))
     return from_torch(module.eval(), inputs, compare=False).program

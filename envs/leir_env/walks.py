@@ -2,8 +2,8 @@
 
 A walk starts at a generated program or at a pattern of random size. After each action the program must verify,
 survive its text, and equal the one before under the interpreter: bit for bit where the action is exact, otherwise
-in float64 (where fast functions are the exact ones). The last program of a walk is built and run. Walks are
-numbered: the same number gives the same walk, so that a log says what is left to do and what to look at.
+in float64 (where fast functions are the exact ones). The last program of a walk for a CPU is built and run.
+Walks are numbered: the same number gives the same walk, so that a log says what is left to do and what to look at.
 """
 
 from __future__ import annotations
@@ -71,12 +71,17 @@ def start(number: int, rng: np.random.Generator) -> Program:
     return parse(PATTERNS[names[number // 2 % len(names)]].draw(rng))
 
 
+def target(number: int) -> str:
+    """Every eighth walk is one for a GPU, on which loops can be bound."""
+    return "cuda" if number % 8 == 7 else "llvm"
+
+
 def walk(number: int, seed: int = 0) -> Iterator[tuple[Program, Action, Outcome]]:
     """Yield program, action and outcome step by step; every strategy on offer is as likely as another."""
     rng = np.random.default_rng((seed, number))
     program = start(number, rng)
     for _ in range(LENGTH):
-        offered = [action for action in strategies.legal(program, approximate=True) if action != STOP]
+        offered = [action for action in strategies.legal(program, target(number), True) if action != STOP]
         if not offered:
             return
         names = sorted({action.name for action in offered})
@@ -88,10 +93,10 @@ def walk(number: int, seed: int = 0) -> Iterator[tuple[Program, Action, Outcome]
         program = outcome.program
 
 
-def fault(before: Program, outcome: Outcome, inputs: dict[str, Array]) -> str:
+def fault(before: Program, outcome: Outcome, inputs: dict[str, Array], target: str = "llvm") -> str:
     """Say what is wrong with the program that an action made, or nothing."""
     after = outcome.program
-    problems = verify(after)
+    problems = verify(after, target)
     if problems:
         return str(problems[0])
     if parse(show(after)) != after:
@@ -124,14 +129,15 @@ def check(number: int, seed: int, pool: Pool) -> Walk:
         for before, action, outcome in walk(number, seed):
             inputs = inputs or random_inputs(before, np.random.default_rng((seed, number)))
             taken.append(str(action))
-            problem = fault(before, outcome, inputs)
+            problem = fault(before, outcome, inputs, target(number))
             program = outcome.program
             if problem:
                 return Walk(number, tuple(taken), f"{problem}:\n{show(before)}{action}\n{show(program)}")
     except Exception as error:  # noqa: BLE001 - what is looked for: any exception is a bug
         where = f"after\n{show(program)}" if program else "at its start"
         return Walk(number, tuple(taken), f"{error!r} {where}")
-    return Walk(number, tuple(taken), _built(program, inputs, pool) if program else "")
+    runs = program is not None and target(number) == "llvm"
+    return Walk(number, tuple(taken), _built(program, inputs, pool) if program and runs else "")
 
 
 def _built(program: Program, inputs: dict[str, Array], pool: Pool) -> str:

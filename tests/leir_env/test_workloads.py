@@ -203,6 +203,21 @@ def test_a_size_that_pytorch_refuses_is_a_clear_error():
         load("single/group_norm?c=6&groups=4")
 
 
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("composite/gqa?heads=3&groups=2", "imported from PyTorch: "),
+        ("single/conv1d?l=1", "imported from PyTorch: torch.export refuses the module: "),
+        ("single/relu?m=1048576&n=1048576", "input f32[1048576,1048576] has 4,398,046,511,104 bytes"),
+    ],
+)
+def test_a_size_that_cannot_be_is_one_line(what, expected):
+    pytest.importorskip("torch")
+    with pytest.raises(WorkloadError) as caught:
+        load(what)
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_another_size_without_pytorch_says_what_to_install():
     code = (
         "import sys; sys.modules['torch'] = None\n"

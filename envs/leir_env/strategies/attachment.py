@@ -410,4 +410,5 @@ def _without(program: Program, name: str) -> Program:
     """Leave out a tensor that nothing reads."""
     for node, _ in reversed(writers(program, name)):
         program = splice(program, node.path, ())
-    return drop_tensor(program, name)
+    # A loop that held nothing else is gone, and with it what it declared.
+    return drop_tensor(program, name) if name in declarations(program) else program

@@ -8,11 +8,12 @@ from envs.leir_env import strategies
 from envs.leir_env.build import build
 from envs.leir_env.generate import random_inputs
 from envs.leir_env.interp import run
-from envs.leir_env.ir import DType, Program
+from envs.leir_env.ir import DType, Program, Tensor
 from envs.leir_env.parser import parse
 from envs.leir_env.patterns import PATTERNS
 from envs.leir_env.printer import show
 from envs.leir_env.strategies import REGISTRY, Exactness
+from envs.leir_env.tree import declarations
 from envs.leir_env.verify import verify
 from envs.leir_env.workloads import load
 
@@ -356,3 +357,23 @@ def test_a_division_moves_after_the_loop_however_it_is_written(weight: str) -> N
     after = apply(text, f"{FLASH}(C)")
     assert "L_m C_{i,m} = C_{i,m}/F" in show(after)
     agree(parse(text), after, masked(parse(text), 6))
+
+
+def test_definitions_go_with_the_loop_that_declares_them() -> None:
+    text = (
+        "i:5 k:3 d:4\nA:f64[i,k] B:f64[k,d] -> C:f64[i,d]\n"
+        "L_i [\n  J:f64.l[k] F,G:f64.l\n  F = -inf\n  G = 0\n"
+        "  L_k [\n    K:f64.l\n    K = F\n    F = max(F,A_{i,k})\n"
+        "    G = select(K==(-inf),0,G*exp(K-F))+exp(A_{i,k}-F)\n  ]\n"
+        "  L_k [\n    H:f64.l\n    H = exp(A_{i,k}-F)/G\n    J_k = H\n  ]\n"
+        "  L_d L_k C_{i,d} += J_k B_{k,d}\n]\n"
+    )
+    after = apply(text, f"{MATMUL}(C)")
+    assert verify(after) == () and "H" not in {tensor.name for tensor in declared(after)}
+    inputs = random_inputs(after, np.random.default_rng(0))
+    np.testing.assert_allclose(run(after, inputs)["C"], run(parse(text), inputs)["C"], rtol=1e-12)
+
+
+def declared(program: Program) -> list[Tensor]:
+    """Every tensor of a program, wherever it is declared."""
+    return [tensor for tensor, _ in declarations(program).values()]
