@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.autotune_env import compact, readers, suite
 from envs.autotune_env.domain import SpaceError
-from envs.autotune_env.optimizers import OPTIMIZERS, make_optimizer
+from envs.autotune_env.optimizers import Optimizer, installed, make_optimizer
 from envs.autotune_env.records import Labels
 from envs.autotune_env.score import Run, Scale, Score, aggregate, scale, score
 from envs.autotune_env.simulate import assess
@@ -190,7 +190,10 @@ def plot_space(space: str, out: Path, folder: Path | None) -> Answer:
 @verb("score")
 @click.argument("names", nargs=-1)
 @click.option(
-    "--optimizer", "optimizers", multiple=True, type=click.Choice(tuple(OPTIMIZERS)), help="One of several, or more."
+    "--optimizers",
+    default="random",
+    show_default=True,
+    help="Names with commas between, or all; variants as kernel-tuner:pso or pyatf:torczon.",
 )
 @click.option("--repeats", type=click.IntRange(min=1), default=100, show_default=True, help="Runs on each space.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first run.")
@@ -200,7 +203,7 @@ def plot_space(space: str, out: Path, folder: Path | None) -> Answer:
 @folder_option
 def score_optimizers(
     names: tuple[str, ...],
-    optimizers: tuple[str, ...],
+    optimizers: str,
     repeats: int,
     seed: int,
     runs: Path | None,
@@ -217,16 +220,27 @@ def score_optimizers(
     with reading():
         chosen = suite.resolve(names or suite.names(folder) or None, split, folder, samples=False, by=by)
         if runs is not None:
-            if optimizers:
-                raise BadInput("--runs are scored as they are: leave --optimizer out")
+            if optimizers != "random":
+                raise BadInput("--runs are scored as they are: leave --optimizers out")
             found = {runs.name: _recorded(runs, chosen)}
         else:
             found = {}
-            for optimizer in optimizers or ("random",):
-                with progress(optimizer, len(chosen)) as report:
-                    done = assess(make_optimizer(optimizer), chosen, repeats, seed, report)
-                found[optimizer] = {**done.spaces, "all": done.total}
+            for name, optimizer in _made(optimizers).items():
+                with progress(name, len(chosen)) as report:
+                    done = assess(optimizer, chosen, repeats, seed, report)
+                found[name] = {**done.spaces, "all": done.total}
     return _table(found)
+
+
+def _made(names: str) -> dict[str, Optimizer]:
+    """The optimisers of a list, or all whose packages are there."""
+    listed = installed() if names == "all" else list(dict.fromkeys(names.split(",")))
+    try:
+        return {name: make_optimizer(name) for name in listed}
+    except ModuleNotFoundError as error:
+        raise Missing(f"an optimiser needs the package {error.name}: see the extras tune and atf") from error
+    except ValueError as error:
+        raise BadInput(f"--optimizers: {error}") from error
 
 
 def _recorded(path: Path, chosen: Sequence[Space]) -> dict[str, Score]:
@@ -246,10 +260,22 @@ def _run(space: Space, item: Mapping[str, Any]) -> Run:
 
 
 def _table(found: Mapping[str, Mapping[str, Score]]) -> Answer:
-    """One row for each space, one column for each optimiser, the interval beside each score."""
+    """One row for each space, one column for each optimiser, the interval beside each score; at the end their median.
+
+    Where there are more optimisers than spaces, the other way round.
+    """
+    medians = {
+        who: float(np.median([one.mean for name, one in scores.items() if name != "all"]))
+        for who, scores in found.items()
+    }
+    tuned_on = list(next(iter(found.values())))
     rows = [("space", *found)]
-    for name in next(iter(found.values())):
+    for name in tuned_on:
         cells = (scores[name] for scores in found.values())
         rows.append((name, *(f"{cell.mean:.3f} [{cell.low:.3f}, {cell.high:.3f}]" for cell in cells)))
+    if len(tuned_on) > 2:
+        rows.append(("median", *(f"{median:.3f}" for median in medians.values())))
+    if len(found) > len(tuned_on):
+        rows = [*zip(*rows, strict=True)]
     data = {who: {name: asdict(value) for name, value in scores.items()} for who, scores in found.items()}
-    return Answer(columns(rows), {"scores": data})
+    return Answer(columns(rows), {"scores": data, "medians": medians})

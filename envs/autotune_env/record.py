@@ -53,7 +53,7 @@ def record_spaces(
 ) -> Answer:
     """Measure the kernels of APPLICATIONS here: a Kernel Tuner cache (.json) and a compact space (.npz) of each.
 
-    Stopped in any way, the same command goes on where it was. Exit code 1 where the time did not suffice.
+    Stopped in any way, the same command goes on where it was. Exit code 1 where one of them is not whole.
     """
     chosen = APPLICATIONS if everything else tuple(dict.fromkeys(applications))
     single = out.suffix == compact.SUFFIX
@@ -72,6 +72,7 @@ def record_spaces(
     end = time.monotonic() + (float("inf") if seconds is None else seconds)
     rows: list[tuple[str, ...]] = [("space", "recorded", "failed", "best", "median", "file")]
     data: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
     for position, application in enumerate(chosen):
         plan = Plan(application, backend, sample, seed, runs, limit, compilers, constants)
         file = out if single else out / application / f"{device or short(versions['device'])}{compact.SUFFIX}"
@@ -82,12 +83,20 @@ def record_spaces(
             with progress(application, total) as report:
                 space = record(plan, file.with_suffix(".json"), versions, deadline, report, device)
         except SpaceError as error:
-            raise BadInput(str(error)) from error
+            problems.append(str(error))
+            continue
         file.write_bytes(compact.dump(space))
         data[space.name] = {**_summary(space), "wanted": total, "file": str(file)}
         rows.append(_row(space, total, file))
-    complete = all(item["recorded"] >= item["wanted"] for item in data.values())
-    return Answer(columns(rows), {"spaces": data, "device": dict(versions)}, Exit.OK if complete else Exit.NEGATIVE)
+    if not data:
+        raise BadInput("; ".join(problems))
+    complete = not problems and all(item["recorded"] >= item["wanted"] for item in data.values())
+    return Answer(
+        columns(rows),
+        {"spaces": data, "device": dict(versions), "problems": problems},
+        Exit.OK if complete else Exit.NEGATIVE,
+        notes=problems,
+    )
 
 
 def _summary(space: Space) -> dict[str, Any]:

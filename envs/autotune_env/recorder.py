@@ -22,7 +22,7 @@ from envs.autotune_env import readers
 from envs.autotune_env.cachefile import CacheFile, entry, header
 from envs.autotune_env.domain import Domain
 from envs.autotune_env.kernels.definition import Configuration
-from envs.autotune_env.kernels.results import WARM_UP, Failed, Measured, Task, Versions
+from envs.autotune_env.kernels.results import Failed, Measured, Task, Versions
 from envs.autotune_env.records import Labels
 from envs.autotune_env.space import Space, Status
 from envs.common.workers import Crashed, Outcome, Pool, Raised, Returned, TimedOut
@@ -142,7 +142,7 @@ def _space(plan: Plan, cache: Path, versions: Versions, entries: Mapping[str, An
         "licence": "Apache-2.0",
         "date": max(values["timestamp"] for values in entries.values())[:10] if entries else "",
         "recorded": f"{len(entries):,} of {len(domain):,} configurations, {'all' if whole else 'a random part'}",
-        "protocol": f"{plan.runs} samples after {WARM_UP} runs to warm up; every output compared with NumPy's",
+        "protocol": f"{plan.runs} samples of each; every output compared with NumPy's",
         "order": f"random, seed {plan.seed}",
         **versions,
     }

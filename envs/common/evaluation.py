@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """Version of the measurement protocol. It is part of every store key."""
 
 

@@ -7,6 +7,7 @@ exponential without its maximum), `ties` for order and comparisons, `special` fo
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from envs.leir_env.ir import (
     Equation,
     Expr,
     Program,
+    Role,
     Tensor,
     subexpressions,
 )
@@ -90,6 +92,11 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 }
 
 
+WEIGHED = ("normal", "large", "ramp")
+"""Distributions in which weights shrink with the number of terms that they add up, as when networks are initialised:
+deep chains would saturate otherwise, and say nothing of their beginnings."""
+
+
 def draw(program: Program, name: str, seed: int) -> dict[str, Array]:
     """Return every input and parameter by name, drawn from the distribution `name`.
 
@@ -103,6 +110,8 @@ def draw(program: Program, name: str, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng([seed, zlib.crc32(name.encode()), position])
         values = _values(DISTRIBUTIONS[name], tensor, rng, places.get(tensor.name))
         values = np.abs(values) if tensor.name in positive else values
+        if name in WEIGHED and tensor.role is Role.PARAMETER and tensor.dtype.is_float:
+            values = values / math.sqrt(math.prod(tensor.shape[1:]))
         drawn[tensor.name] = values.astype(numpy_dtype(tensor.dtype)).reshape(tensor.shape)
     return drawn
 

@@ -312,9 +312,14 @@ def _serial(loops: tuple[Loop, ...], equation: Equation) -> tuple[Loop, ...]:
     back = [access for access in reads(equation) if access.tensor == own.tensor]
     if not back:
         return ()
-    if any(access != own for access in back) or any(True for s in own.subscripts for _ in accesses(s)):
+    if any(True for access in (own, *back) for s in access.subscripts for _ in accesses(s)):
         return loops
-    kept = {s.name for s in own.subscripts if isinstance(s, Index)}
+    # Where every read names the same index as the target, iterations of its loop have nothing to do with each other.
+    kept = {
+        s.name
+        for position, s in enumerate(own.subscripts)
+        if isinstance(s, Index) and all(access.subscripts[position] == s for access in back)
+    }
     return tuple(loop for loop in loops if loop.index not in kept)
 
 

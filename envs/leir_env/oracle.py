@@ -281,10 +281,10 @@ def _answers(program: Program, oracle: Oracle, other: Oracle, name: str, output:
     answers: dict[str, Any] = {
         "zeros": np.zeros(tensor.shape),
         "ones": np.ones(tensor.shape),
-        "mean": np.full(tensor.shape, known.mean() if known.size else 0.0),
         "another seed": other.reference(name).outputs[output].values,
     }
-    if tensor.size > 1:
+    if tensor.size > 1:  # the mean of a single element is that element
+        answers["mean"] = np.full(tensor.shape, known.mean() if known.size else 0.0)
         answers["permuted"] = np.roll(expected.reshape(-1), 1).reshape(tensor.shape)
     inputs = draw(program, name, oracle.seed)
     for source in program.inputs:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from envs.autotune_env import compact, readers, recorder
+from envs.autotune_env import compact, readers, recorder, suite
 from envs.autotune_env.cachefile import CacheFile, entry, header
 from envs.autotune_env.domain import SpaceError
-from envs.autotune_env.kernels import find
+from envs.autotune_env.kernels import KERNELS, find
 from envs.autotune_env.kernels.results import Failed, Measured
 from envs.autotune_env.record import record_spaces
 from envs.autotune_env.recorder import BACKENDS, Backend, Plan, RecordError, describe, record, short
@@ -243,6 +243,17 @@ def test_the_command_writes_a_folder_of_spaces(plan, tmp_path):
     assert compact.load(tmp_path / "gemm" / "mine.npz").name == "gemm/mine"
 
 
+def test_an_application_that_can_not_be_recorded_does_not_stop_the_next(plan, tmp_path):
+    odd = tmp_path / "hotspot" / "mine.json"
+    odd.parent.mkdir()
+    odd.write_text("something else")
+    arguments = ("hotspot", "gemm", "--out", tmp_path, "--sample", 3, "--limit", 0.5, "--device", "mine")
+    answer = invoke(*arguments)
+    assert answer.exit_code == 1 and "hotspot/mine.json: it is the cache of another" in answer.stderr
+    assert len(compact.load(tmp_path / "gemm" / "mine.npz")) == 3 and odd.read_text() == "something else"
+    assert invoke("hotspot", *arguments[2:]).exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -278,3 +289,16 @@ def test_a_backend_that_does_not_work_says_what_it_needs(monkeypatch):
 )
 def test_devices_have_short_names(device, name):
     assert short(device) == name
+
+
+@pytest.mark.parametrize("name", suite.names())
+def test_a_space_that_ships_is_that_of_its_kernel(name):
+    space = suite.load(name)
+    backend = space.source["made by"].rpartition(" ")[2]
+    kernel = KERNELS[f"{space.application}/{backend}"]
+    wanted = kernel.domain()
+    assert space.domain.restrictions == kernel.restrictions
+    assert space.domain.parameters == wanted.parameters and space.domain.constants == wanted.constants
+    np.testing.assert_array_equal(space.domain.configurations, wanted.configurations)
+    assert space.objective == kernel.objective and space.samples.shape[1] >= 7
+    assert space.source["licence"] == "Apache-2.0" and space.source["compiler"]

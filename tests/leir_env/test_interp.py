@@ -109,3 +109,25 @@ def test_indirect_subscripts_gather() -> None:
     program = parse("i:3\nA:f32[5] G:i64[i] -> C:f32[i]\nL_i C_i = A_{G_i}\n")
     out = run(program, {"A": np.arange(5, dtype=np.float32), "G": np.asarray([4, 0, 2])})
     assert out["C"].tolist() == [4, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("back", "expected"),
+    [
+        ("B_{i,j-1}", lambda a: np.cumsum(a, axis=1)),
+        ("B_{i-1,j}", lambda a: np.cumsum(a, axis=0)),
+        ("B_{i-1,j-1}", lambda a: diagonal_sums(a)),
+    ],
+)
+def test_recurrences_run_in_order_along_the_axes_that_they_read_back(back, expected):
+    inside = "i>=1 and j>=1" if "i-1,j-1" in back else "j>=1" if "j-1" in back else "i>=1"
+    program = parse(f"i:6 j:5\nA:f64[i,j] -> B:f64[i,j]\nL_i L_j B_{{i,j}} = select({inside},{back},0.0)+A_{{i,j}}\n")
+    values = np.random.default_rng(0).normal(size=(6, 5))
+    np.testing.assert_allclose(run(program, {"A": values})["B"], expected(values), rtol=1e-13)
+
+
+def diagonal_sums(values):
+    found = values.copy()
+    for i in range(1, len(values)):
+        found[i, 1:] += found[i - 1, :-1]
+    return found

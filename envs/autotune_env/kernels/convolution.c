@@ -25,6 +25,7 @@ extern "C" float convolution(float* output, const float* image, const float* fil
                             const float weight = filter[i * filter_width + j];
                             for (int ty = 0; ty < tile_y; ++ty) {
                                 const float* pixels = image + (y + ty + i) * IMAGE_WIDTH + x + j;
+#pragma omp simd
                                 for (int tx = 0; tx < tile_x; ++tx) {
                                     sum[ty][tx] += weight * pixels[tx];
                                 }

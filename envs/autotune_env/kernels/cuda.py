@@ -116,7 +116,7 @@ class Bench:
         run()
         device.fill(self.wrong, 0, 1)
         pointers = [np.uint64(pointer) for pointer in (self.wrong, self.output, answer)]
-        arguments = [*pointers, np.float32(allowed), np.uint32(self.size)]
+        arguments: list[np.generic] = [*pointers, np.float32(allowed), np.uint32(self.size)]
         device.launcher(self.compare, COMPARERS, (256, 1), arguments)()
         count = np.zeros(1, np.uint32)
         device.download(count, self.wrong)

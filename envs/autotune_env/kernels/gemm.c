@@ -31,6 +31,7 @@ static void block(float* c, const float* a, const float* b, int n0, int m0) {
                     const float* of_a = ROW(k, m);
                     const float* of_b = b + (k0 + k) * size_n + n;
                     for (int j = 0; j < tile_n; ++j) {
+#pragma omp simd
                         for (int i = 0; i < tile_m; ++i) {
                             sum[j][i] += of_b[j] * of_a[i];
                         }

@@ -13,12 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envs.autotune_env.kernels.definition import Array, Configuration, Kernel, mistakes
-from envs.autotune_env.kernels.results import WARM_UP, Built, Failed, Measured, Task, Versions, wrong
+from envs.autotune_env.kernels.results import Built, Failed, Measured, Task, Versions, wrong
 from envs.autotune_env.space import Status
 
 COMPILER = "g++"
 
 OPTIONS = ("-O3", "-march=native", "-fopenmp", "-fPIC")
+
+WARM_UP = 2
+"""Runs before those that are timed."""
 
 REPEATS = 4
 """Each sample is the fastest of so many runs in a row: other programs run on the same processor."""
@@ -32,7 +35,7 @@ def describe() -> Versions:
         "target": "",
         "compiler": answer.stdout.splitlines()[0],
         "options": " ".join(OPTIONS),
-        "timing": f"wall clock; a sample is the fastest of {REPEATS} runs in a row",
+        "timing": f"wall clock; a sample is the fastest of {REPEATS} runs in a row, after {WARM_UP} others",
     }
 
 

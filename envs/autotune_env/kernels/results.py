@@ -9,9 +9,6 @@ from envs.autotune_env.kernels import find
 from envs.autotune_env.kernels.definition import Kernel
 from envs.autotune_env.space import Status
 
-WARM_UP = 2
-"""Runs before those that are timed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Task:

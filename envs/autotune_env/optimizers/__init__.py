@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,15 +16,24 @@ OPTIMIZERS: dict[str, str] = {
     "random": "envs.autotune_env.optimizers.random_search:RandomSearch",
     "genetic": "envs.autotune_env.optimizers.population:Genetic",
     "annealing": "envs.autotune_env.optimizers.local:Annealing",
+    "evolution": "envs.autotune_env.optimizers.population:DifferentialEvolution",
+    "genetic-tuned": "envs.autotune_env.optimizers.tuned:genetic",
+    "annealing-tuned": "envs.autotune_env.optimizers.tuned:annealing",
+    "evolution-tuned": "envs.autotune_env.optimizers.tuned:evolution",
     "swarm": "envs.autotune_env.optimizers.population:ParticleSwarm",
     "local-search": "envs.autotune_env.optimizers.local:IteratedLocalSearch",
-    "evolution": "envs.autotune_env.optimizers.population:DifferentialEvolution",
     "hybrid-vndx": "envs.autotune_env.optimizers.generated:HybridVNDX",
     "tabu-grey-wolf": "envs.autotune_env.optimizers.generated:AdaptiveTabuGreyWolf",
     "pyatf": "envs.autotune_env.optimizers.pyatf:PyATF",
     "kernel-tuner": "envs.autotune_env.optimizers.kernel_tuner:KernelTuner",
 }
 """Every optimiser by name, as `module:factory`; a factory takes the optimiser's parameters by keyword."""
+
+VARIANTS: Mapping[str, str] = {"pyatf": "technique", "kernel-tuner": "strategy"}
+"""Optimisers with variants, written `kernel-tuner:pso`, and the parameter that says which."""
+
+EXTRAS: Mapping[str, str] = {"pyatf": "pyatf", "kernel-tuner": "kernel_tuner"}
+"""Packages that optimisers need beyond those that are always there."""
 
 
 class Tuner(Protocol):
@@ -46,10 +56,20 @@ class Optimizer(Protocol):
         ...
 
 
+def installed() -> list[str]:
+    """The optimisers whose packages are there."""
+    return [name for name in OPTIMIZERS if name not in EXTRAS or importlib.util.find_spec(EXTRAS[name])]
+
+
 def make_optimizer(name: str, **parameters: Any) -> Optimizer:
-    """Build the optimiser called `name`. Raises `ValueError` for an unknown name."""
+    """Build the optimiser called `name`, or `name:variant`. Raises `ValueError` for an unknown name."""
+    name, _, variant = name.partition(":")
     if name not in OPTIMIZERS:
         raise ValueError(f"no optimiser is called {name}; there are {', '.join(OPTIMIZERS)}")
+    if variant:
+        if name not in VARIANTS:
+            raise ValueError(f"optimiser {name} has no variants; those that have are {', '.join(VARIANTS)}")
+        parameters[VARIANTS[name]] = variant
     module, _, factory = OPTIMIZERS[name].partition(":")
     make: Callable[..., Optimizer] = getattr(importlib.import_module(module), factory)
     return make(**parameters)

@@ -11,6 +11,7 @@ and `bayes_opt` don't repeat none the less: they take Latin hypercube samples, w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import math
@@ -31,7 +32,7 @@ from envs.autotune_env.oracle import Outcome
 from envs.autotune_env.space import Status
 
 IDLE = 10_000
-"""Choices in turn that are known, or are none, after which a run inside Kernel Tuner ends: they cost no budget there."""
+"""A run inside Kernel Tuner ends after so many choices in turn that are known, or are none: they cost nothing there."""
 
 OBJECTIVE = "loss"
 """What Kernel Tuner is told that it minimises."""
@@ -88,10 +89,8 @@ class KernelTuner(Searcher):
             cache={},
             seed=view.rng.getrandbits(31),
         )
-        try:
+        with contextlib.suppress(stop):
             self._strategy(interface).tune(space, _Runner(view, evaluate, options.cache), options)
-        except stop:
-            pass
 
     def _strategy(self, interface: Any) -> Any:
         if isinstance(self.strategy, str):

@@ -37,6 +37,7 @@ class Neighbourhoods:
             if kind not in KINDS:
                 raise ValueError(f"a neighbourhood is one of {', '.join(KINDS)}, not {kind!r}")
             found = self._known[row, kind] = KINDS[kind](self, row)
+            found.setflags(write=False)
         return found
 
     def nearest(self, indices: tuple[int, ...]) -> Rows:

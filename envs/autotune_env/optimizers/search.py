@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import numpy as np
 
 from envs.autotune_env.domain import NOWHERE, Domain
+from envs.autotune_env.optimizers.models import FAILED, Memory
 from envs.autotune_env.optimizers.neighbours import Neighbourhoods, Rows, neighbourhoods
 from envs.autotune_env.oracle import Outcome
 
@@ -30,14 +31,13 @@ Indices = tuple[int, ...]
 PATIENCE = 100
 """How often in turn a search may yield what is known."""
 
-FAILED = math.inf
-"""The loss of a configuration that failed, or is none."""
+__all__ = ["FAILED", "PATIENCE", "Driver", "Search", "Searcher", "View", "accepts"]
 
 
 class View:
     """What a search sees: the configurations, what it has tried, the part of the budget that is spent, and chance."""
 
-    __slots__ = ("_near", "_ranked", "domain", "losses", "rng", "spent")
+    __slots__ = ("_memory", "_near", "_ranked", "domain", "losses", "rng", "spent")
 
     def __init__(self, domain: Domain, rng: random.Random) -> None:
         self.domain = domain
@@ -48,6 +48,7 @@ class View:
         """The loss of each row that was tried, in order; infinite where it failed."""
         self._near: Neighbourhoods = neighbourhoods(domain)
         self._ranked: list[tuple[float, int]] = []
+        self._memory: Memory | None = None
 
     def record(self, row: int, loss: float) -> None:
         """Note what a row came to."""
@@ -117,20 +118,19 @@ class View:
         return self.repair([left if self.rng.random() < 0.5 else right for left, right in pairs])
 
     def predict(self, rows: Sequence[int], k: int) -> list[float]:
-        """The mean loss of the k tried rows nearest to each row, by how many parameters differ.
+        """The mean loss of the k tried rows nearest to each row, by how many parameters differ; see `models`."""
+        return self._model().nearest(rows, k)
 
-        A failed row counts as the worst that succeeded; infinite while nothing did.
-        """
-        if not self._ranked:
-            return [FAILED] * len(rows)
-        configurations = self.domain.configurations
-        tried = np.fromiter(self.losses, np.int64, len(self.losses))
-        losses = np.minimum(np.fromiter(self.losses.values(), np.float64, len(tried)), self._ranked[-1][0])
-        distance = (configurations[list(rows)][:, None] != configurations[tried]).sum(axis=2)
-        k = min(k, len(tried))
-        nearest = np.argpartition(distance, k - 1, axis=1)[:, :k]
-        means: list[float] = losses[nearest].mean(axis=1).tolist()
-        return means
+    def effects(self, rows: Sequence[int]) -> list[float]:
+        """What an additive model expects of each row: less is better, on no scale; see `models`."""
+        return self._model().additive(rows)
+
+    def _model(self) -> Memory:
+        """The memory behind the models, brought up to date."""
+        if self._memory is None:
+            self._memory = Memory(self.domain)
+        self._memory.update(self.losses)
+        return self._memory
 
 
 def accepts(rng: random.Random, new: float, old: float, temperature: float) -> bool:
@@ -159,12 +159,12 @@ class Searcher:
 class Driver:
     """Runs a search by ask and tell."""
 
-    __slots__ = ("_bored", "_next", "_pending", "_search", "view")
+    __slots__ = ("_next", "_pending", "_search", "bored", "view")
 
     def __init__(self, search: Callable[[View], Search], view: View) -> None:
         self.view = view
         self._search: Search | None = search(view)
-        self._bored = False
+        self.bored = False
         """Whether the row asked for is not one of the search's own."""
         self._next = self._advance(None)
 
@@ -177,11 +177,11 @@ class Driver:
         self.view.spent = spent
         if row != NOWHERE:
             self.view.record(row, loss)
-        self._next = self._advance(self._pending if self._bored else loss)
+        self._next = self._advance(self._pending if self.bored else loss)
 
     def _advance(self, loss: float | None) -> int:
         known: Mapping[int, float] = self.view.losses
-        self._bored = False
+        self.bored = False
         if self._search is None:
             return self.view.fresh()
         try:
@@ -194,6 +194,6 @@ class Driver:
             self._search = None
             return self.view.fresh()
         if row in known:
-            self._bored, self._pending = True, known[row]
+            self.bored, self._pending = True, known[row]
             return self.view.fresh()
         return row
