@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "spaces": ("envs.autotune_env.cli:spaces", "List, show, convert and plot tuning spaces."),
     "record": ("envs.autotune_env.record:record_spaces", "Measure the project's kernels here, as tuning spaces."),
     "score": ("envs.autotune_env.cli:score_optimizers", "Score optimisers on tuning spaces, or recorded runs."),
+    "design": ("training.design_optimizer:design", "Evolve an optimiser for tuning spaces."),
     "workloads": ("datagen.workloads.cli:workloads", "Regenerate the shipped workloads from PyTorch."),
     "doctor": (
         "envs.common.doctor:doctor",

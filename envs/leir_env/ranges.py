@@ -317,9 +317,9 @@ class _Tensors:
 def _summed(initial: Range | None, terms: Range, complete: bool) -> Range:
     growth = max(terms.growth, initial.growth if initial else 0.0) + 1
     finite = terms.finite and (initial is None or initial.finite)
-    if terms.high <= 0 and (initial is None or initial.high <= 0):
-        return _negated(_summed(initial and _negated(initial), _negated(terms), complete))
     if terms.low < 0 or (initial is not None and initial.low < 0):
+        if terms.high <= 0 and (initial is None or initial.high <= 0):
+            return _negated(_summed(initial and _negated(initial), _negated(terms), complete))
         return Range(growth=growth, finite=finite)
     if initial is not None:
         return Range(initial.low, math.inf, initial.positive, growth, finite)

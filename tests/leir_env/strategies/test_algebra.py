@@ -388,3 +388,8 @@ def test_the_menu_of_a_program_without_algebra_needs_no_sympy() -> None:
         "assert 'sympy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_sum_of_zeros_has_a_range() -> None:
+    program = parse("i:3 j:2\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i L_j D_i += 0\nL_i C_i = D_i*A_i/D_i\n")
+    assert all(action.name != "cancellation" for action in strategies.legal(program))
