@@ -36,6 +36,7 @@ AGENTS: dict[str, str] = {
     "annealing": "agents.traces:Annealing",
     "genetic": "agents.traces:Genetic",
     "llm": "agents.llm.agent:LLMAgent",
+    "ppo": "agents.rl.policy:Trained",
 }
 """Every agent by name, as `module:factory`; a factory takes the agent's parameters by keyword."""
 

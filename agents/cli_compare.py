@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,11 @@ import click
 from agents.base import AGENTS
 from agents.compare import Comparison, Run, Task, run
 from agents.compare_report import page, tables
+from agents.executors import Executor, ExecutorError, open_executor
 from agents.llm.formatter import Form
 from agents.llm.options import Model, model_options
+from agents.rl.faces import face_for
+from agents.rl.network import PolicyError, load
 from envs.common import timing
 from envs.common.console import Answer, BadInput, Missing, verb
 from envs.common.evaluation import Timing
@@ -46,6 +52,18 @@ TUNING_MEMORY = 8 * 2**30
     show_default=True,
     help="Compare with TVM's MetaSchedule after so many trials as well.",
 )
+@click.option(
+    "--executor",
+    "where",
+    default="local",
+    show_default=True,
+    help="Where runs take place: local, ray (the cores of this machine) or ray:ADDRESS.",
+)
+@click.option(
+    "--policy",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Trained policy of the agent ppo, a file.",
+)
 @threads_option
 @store_option
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a report to this file.")
@@ -56,6 +74,8 @@ def compare(
     budget: int,
     seeds: int,
     trials: int,
+    where: str,
+    policy: Path | None,
     threads: int | None,
     store: Path | None,
     html: Path | None,
@@ -64,7 +84,8 @@ def compare(
 ) -> Answer:
     """Run every agent on every one of WORKLOADS, and compare what they find.
 
-    All runs share a store: a program that two agents meet is measured once, so that both get the same figure.
+    All runs share a store: a program that two agents meet is measured once, so that both get the same figure. On a
+    Ray cluster runs take place side by side, but timings one at a time on each machine; its machines share the store.
     """
     chosen = tuple(name.strip() for name in agents.split(","))
     unknown = [name for name in chosen if name not in AGENTS]
@@ -77,14 +98,34 @@ def compare(
     language.check(chosen, proposer)
     if language.form is Form.REWRITE:
         raise BadInput("--form rewrite goes with optimize: a program that a model wrote has no trace of actions")
-    parameters = {agent: language.parameters(agent, proposer) for agent in chosen}
+    if language.token_budget is not None and where != "local":
+        raise BadInput(f"--token-budget counts within one process: not with --executor {where}")
     loaded = [read_workload(what) for what in workloads]
+    if ("ppo" in chosen) != (policy is not None):
+        raise BadInput("the agent ppo and --policy FILE go together")
+    if policy is not None:
+        _check(policy, loaded)
+    make = functools.partial(_parameters, language, proposer, policy)
+    made = {agent: make(agent) for agent in chosen}
     kept, count = open_store(store, Store), thread_count(threads)
+    try:
+        executor = open_executor(where)
+    except ValueError as error:
+        raise BadInput(f"--executor: {error}") from error
+    except ExecutorError as error:
+        raise Missing(str(error)) from error
+    # Elsewhere, each run makes its own: connections to models and files do not travel.
+    parameters = made.__getitem__ if where == "local" else make
+    benches = [Bench(workload, kept.path, count, trials, parameters) for workload in loaded]
     tasks = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
     runs: list[Run] = []
     notes = []
-    with progress("compare", len(tasks)) as show, contextlib.suppress(KeyboardInterrupt):
-        for done in _runs(loaded, tasks, kept, count, trials, parameters):
+    with (
+        contextlib.closing(executor),
+        progress("compare", len(tasks)) as show,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        for done in _runs(benches, tasks, executor):
             runs.append(done)
             show(len(runs), f"{done.agent} on {done.workload}: {_best(done)}")
     if len(runs) < len(tasks):
@@ -95,32 +136,83 @@ def compare(
     return Answer(tables(found) if runs else "", found.to_json(), notes=notes)
 
 
-def _runs(
-    loaded: Sequence[Workload],
-    tasks: Sequence[Task],
-    store: Store,
-    threads: int,
-    trials: int,
-    parameters: Mapping[str, dict[str, Any]],
-) -> Iterator[Run]:
-    for workload in loaded:
-        with contextlib.closing(LeirProblem(workload, store=store, threads=threads)) as problem:
-            final = _Final(problem, threads, trials)
-            for task in tasks:
-                if task.workload == workload.name:
-                    yield run(task, problem, final, parameters[task.agent])
+def _parameters(language: Model, proposer: str | None, policy: Path | None, agent: str) -> dict[str, Any]:
+    """What to make an agent with."""
+    return {"model": policy} if agent == "ppo" else language.parameters(agent, proposer)
+
+
+def _check(policy: Path, workloads: Sequence[Workload]) -> None:
+    """Refuse a policy that can't act on the workloads."""
+    try:
+        loaded = load(policy)
+        for workload in workloads:
+            face_for(loaded, LeirProblem(workload))
+    except PolicyError as error:
+        raise BadInput(f"--policy: {error}") from error
+
+
+def _runs(benches: Sequence[Bench], tasks: Sequence[Task], executor: Executor) -> Iterator[Run]:
+    """Yield the runs in the order of the tasks, which go workload by workload."""
+    asked = [(bench, executor.submit(bench.play, task)) for bench in benches for task in tasks if bench.of(task)]
+    for bench, promises in itertools.groupby(asked, key=operator.itemgetter(0)):
+        with contextlib.closing(bench):
+            for _, promise in promises:
+                yield promise.result()
+
+
+class Bench:
+    """A workload on which agents run; opened by its first run, and shared by those in the same process.
+
+    What travels to another process is how to open it. `parameters` gives those of an agent.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        store: str,
+        threads: int,
+        trials: int,
+        parameters: Callable[[str], dict[str, Any]],
+    ) -> None:
+        self._given = (workload, store, threads, trials, parameters)
+        self._workload, self._store, self._threads, self._trials, self._parameters = self._given
+        self._opened: tuple[LeirProblem, _Final] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bench, self._given
+
+    def of(self, task: Task) -> bool:
+        """Whether a task is about this workload."""
+        return task.workload == self._workload.name
+
+    def play(self, task: Task) -> Run:
+        """Take one run."""
+        if self._opened is None:
+            store = Store(self._store)
+            problem = LeirProblem(self._workload, store=store, threads=self._threads)
+            self._opened = problem, _Final(problem, store, self._threads, self._trials)
+        problem, final = self._opened
+        return run(task, problem, final, self._parameters(task.agent))
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._opened is not None:
+            problem, final = self._opened
+            problem.close()
             final.close()
+            self._opened = None
 
 
 class _Final:
-    """Times winners again, each program once."""
+    """Times winners again, each program once; the store keeps the speedup over the default schedule."""
 
-    def __init__(self, problem: LeirProblem, threads: int, trials: int) -> None:
+    def __init__(self, problem: LeirProblem, store: Store, threads: int, trials: int) -> None:
         self._problem, self._threads, self._trials = problem, threads, trials
         self._known: dict[str, dict[str, float]] = {}
         self._judge = Evaluator(
             problem.root.program,
             threads=threads,
+            store=store,
             pool=problem.evaluator.harness.pool,
             baseline=problem.baseline,
             rules=timing.Rules(),

@@ -23,7 +23,7 @@ from training.design.designers import Complete, Designer, Grammar, LanguageModel
 from training.design.program import load
 from training.design.race import RUNGS
 from training.design.sandbox import Sandbox
-from training.design.study import Plan, lineage, run
+from training.design.study import Plan, lineage, run, shipped
 
 BASELINES = ("genetic-tuned", "annealing-tuned", "evolution-tuned")
 """What a designed optimiser is compared with on the held-out spaces."""
@@ -35,6 +35,7 @@ MAX_TOKENS = 4_096
 @verb("design")
 @click.argument("train", nargs=-1, required=True)
 @click.option("--test", multiple=True, help="A space to judge the result on; may be given several times.")
+@click.option("--repeats", type=click.IntRange(min=1), default=100, show_default=True, help="Runs on each of those.")
 @click.option("--archive", "path", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JSON lines.")
 @click.option("--programs", type=click.IntRange(min=1), default=100, show_default=True, help="How many to try.")
 @click.option("--survivors", type=click.IntRange(min=2), default=8, show_default=True, help="Parents to breed from.")
@@ -49,11 +50,14 @@ MAX_TOKENS = 4_096
 @click.option(
     "--info", type=click.Choice(tuple(INFO)), default="none", show_default=True, help="What the model is told."
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the best program here.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the best program and its lineage here."
+)
 @folder_option
 def design(
     train: tuple[str, ...],
     test: tuple[str, ...],
+    repeats: int,
     path: Path,
     programs: int,
     survivors: int,
@@ -97,7 +101,7 @@ def design(
         best = run(
             plan, designer, sandbox, archive, lambda done, record: report(done, f"{record.operator}: {verdict(record)}")
         )
-    return _answer(best, archive.records, unseen, out)
+    return _answer(best, archive.records, unseen, repeats, out)
 
 
 def _rungs(text: str) -> tuple[int, ...]:
@@ -112,6 +116,8 @@ def _rungs(text: str) -> tuple[int, ...]:
 
 def _designer(model: str | None, temperature: float, api_key: str, info: str, spaces: Sequence[Space]) -> Designer:
     if model is None:
+        if info != "none":
+            raise BadInput("--info goes with --model: a grammar is told nothing")
         return Grammar()
     return LanguageModel(completing(model, temperature, api_key), model, INFO[info](spaces))
 
@@ -151,14 +157,16 @@ class Comparison:
         return (self.scores["designed"]["all"].mean - best) / abs(best)
 
 
-def compare(designed: Optimizer, spaces: Sequence[Space], repeats: int = RUNGS[-1], seed: int = 1) -> Comparison:
+def compare(designed: Optimizer, spaces: Sequence[Space], repeats: int, seed: int = 1) -> Comparison:
     """Run both on spaces; the seed is none that a study trains with by default."""
     rivals = {"designed": designed} | {name: make_optimizer(name) for name in BASELINES}
     reports = {name: assess(optimizer, spaces, repeats, seed) for name, optimizer in rivals.items()}
     return Comparison({name: {**one.spaces, "all": one.total} for name, one in reports.items()})
 
 
-def _answer(best: Sequence[Record], records: Sequence[Record], unseen: Sequence[Space], out: Path | None) -> Answer:
+def _answer(
+    best: Sequence[Record], records: Sequence[Record], unseen: Sequence[Space], repeats: int, out: Path | None
+) -> Answer:
     failed = sum(1 for record in records if record.result.failure)
     data: dict[str, Any] = {"programs": len(records), "failed": failed, "survivors": [asdict(one) for one in best]}
     lines = [f"{len(records):,} programs, {failed:,} of them failed", ""]
@@ -167,7 +175,7 @@ def _answer(best: Sequence[Record], records: Sequence[Record], unseen: Sequence[
     lines.append(columns([(str(one.number), verdict(one), one.idea) for one in best]))
     data["lineage"] = [one.number for one in lineage(records, best[0].number)]
     if unseen:
-        found = compare(load(best[0].source), unseen)
+        found = compare(load(best[0].source), unseen, repeats)
         rows = [("held out", *found.scores)]
         for name in found.scores["designed"]:
             rows.append((name, *(f"{scores[name].mean:.3f}" for scores in found.scores.values())))
@@ -176,6 +184,6 @@ def _answer(best: Sequence[Record], records: Sequence[Record], unseen: Sequence[
             who: {name: asdict(one) for name, one in all_.items()} for who, all_ in found.scores.items()
         }
     if out is not None:
-        out.write_text(best[0].source)
+        out.write_text(shipped(records, best[0].number))
         lines.append(f"wrote {out}")
     return Answer("\n".join(lines), data)

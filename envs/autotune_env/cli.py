@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.autotune_env import compact, readers, suite
 from envs.autotune_env.domain import SpaceError
-from envs.autotune_env.optimizers import Optimizer, installed, make_optimizer
+from envs.autotune_env.optimizers import installed, make_optimizer
 from envs.autotune_env.records import Labels
 from envs.autotune_env.score import Run, Scale, Score, aggregate, scale, score
 from envs.autotune_env.simulate import assess
@@ -224,23 +224,28 @@ def score_optimizers(
                 raise BadInput("--runs are scored as they are: leave --optimizers out")
             found = {runs.name: _recorded(runs, chosen)}
         else:
-            found = {}
-            for name, optimizer in _made(optimizers).items():
-                with progress(name, len(chosen)) as report:
-                    done = assess(optimizer, chosen, repeats, seed, report)
-                found[name] = {**done.spaces, "all": done.total}
+            try:
+                found = {name: _assessed(name, chosen, repeats, seed) for name in _listed(optimizers)}
+            except ModuleNotFoundError as error:
+                raise Missing(str(error)) from error
     return _table(found)
 
 
-def _made(names: str) -> dict[str, Optimizer]:
-    """The optimisers of a list, or all whose packages are there."""
+def _listed(names: str) -> list[str]:
+    """The names of a list, or of all optimisers whose packages are there. Raises `BadInput` for one that is none."""
     listed = installed() if names == "all" else list(dict.fromkeys(names.split(",")))
     try:
-        return {name: make_optimizer(name) for name in listed}
-    except ModuleNotFoundError as error:
-        raise Missing(f"an optimiser needs the package {error.name}: see the extras tune and atf") from error
+        for name in listed:
+            make_optimizer(name)
     except ValueError as error:
         raise BadInput(f"--optimizers: {error}") from error
+    return listed
+
+
+def _assessed(name: str, chosen: Sequence[Space], repeats: int, seed: int) -> dict[str, Score]:
+    with progress(name, len(chosen)) as report:
+        done = assess(make_optimizer(name), chosen, repeats, seed, report)
+    return {**done.spaces, "all": done.total}
 
 
 def _recorded(path: Path, chosen: Sequence[Space]) -> dict[str, Score]:

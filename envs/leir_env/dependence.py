@@ -72,11 +72,27 @@ class _Conditions:
     opaque: bool = False
 
     def and_all(self, conditions: Sequence[Expr]) -> _Conditions:
-        known = tuple(condition for condition in conditions if is_affine_condition(condition))
-        return _Conditions(self.affine + known, self.opaque or len(known) < len(conditions))
+        parts = [part for condition in conditions for part in _conjuncts(condition)]
+        known = tuple(part for part in parts if is_affine_condition(part))
+        return _Conditions(self.affine + known, self.opaque or len(known) < len(parts))
 
     def reference(self, access: Access, assign: Assign | None = None) -> Reference:
         return Reference(access, self.affine, assign, self.opaque)
+
+
+def _conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that hold together where `condition` holds: what one says of data does not hide the others."""
+    match condition:
+        case Call("and", args):
+            for arg in args:
+                yield from _conjuncts(arg)
+        case Call("not", (Call("or", args),)):
+            for arg in args:
+                yield from _conjuncts(Call("not", (arg,)))
+        case Call("not", (Call("not", (inner,)),)):
+            yield from _conjuncts(inner)
+        case _:
+            yield condition
 
 
 def _reads(expr: Expr, conditions: _Conditions) -> Iterator[Reference]:

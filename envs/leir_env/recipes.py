@@ -125,9 +125,7 @@ def _partial_results(program: Program, path: Path, count: str) -> Steps:
     bottom = len(loops) - 1
     if not bottom:
         return ()
-    factored = _then(
-        program, (), Action("reduction_factorization", (_site(program, path, bottom),), (count, "lanes"))
-    )
+    factored = _then(program, (), Action("reduction_factorization", (_site(program, path, bottom),), (count, "lanes")))
     if factored is None:
         return ()
     lanes = vectorised(after(program, factored), (*path, *[0] * (bottom + 1)))

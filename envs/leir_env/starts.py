@@ -21,11 +21,14 @@ from envs.leir_env.ir import (
     Const,
     Equation,
     Expr,
+    Index,
+    Kind,
     Loop,
     Program,
     Role,
     Statement,
     Tensor,
+    subexpressions,
 )
 from envs.leir_env.tree import Path, accesses, equations, expressions, loops_below
 
@@ -97,15 +100,22 @@ def _sink(block: Block, path: Path, tensor: Tensor, equation: Equation, loops: t
         position = _first_user(block, tensor.name)
         statement = block.body[position]
         path = (*path, position)
-        if not isinstance(statement, Loop) or (
-            statement.extent > 1 and not _private(statement, tensor.name, digits.get(statement.index))
-        ):
+        if not isinstance(statement, Loop) or _may_be_cut(statement):
+            break
+        if statement.extent > 1 and not _private(statement, tensor.name, digits.get(statement.index)):
             break
         fixed.add(statement.index)
         block = statement.block
     free = tuple(loop for loop in loops if loop.index in digits and loop.index not in fixed)
     return path, Start(
         tensor, equation.assign, free, equation.target.subscripts, _ragged(equation.target, tensor, digits)
+    )
+
+
+def _may_be_cut(loop: Loop) -> bool:
+    """Do guards name its lanes? Then lanes that they exclude may never be run (`tails`), and write no start."""
+    return loop.kind in (Kind.VECTOR, Kind.UNROLLED) and any(
+        Index(loop.index) in subexpressions(condition) for equation in equations(loop) for condition in equation.guard
     )
 
 

@@ -175,3 +175,43 @@ def test_what_are_no_runs_is_a_usage_error(tmp_path, content, message):
     path.write_text(content)
     done = run(score_optimizers, "synthetic0/north", "--runs", path)
     assert done.exit_code == 2 and message in done.stderr, done.output
+
+
+def test_score_compares_optimizers_and_their_variants():
+    pytest.importorskip("pyatf")
+    names = "random,annealing,pyatf:torczon"
+    done = run(score_optimizers, "synthetic0/north", "synthetic0/east", "--repeats", 2, "--optimizers", names, "--json")
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert list(data["scores"]) == names.split(",")
+    for name, scores in data["scores"].items():
+        assert data["medians"][name] == np.median([one["mean"] for space, one in scores.items() if space != "all"])
+    text = run(score_optimizers, "synthetic0/north", "synthetic0/east", "--repeats", 2, "--optimizers", names).stdout
+    assert [line.split()[0] for line in text.splitlines()][-2:] == ["all", "median"]
+
+
+def test_more_optimizers_than_spaces_stand_in_rows():
+    done = run(score_optimizers, "synthetic0/north", "--repeats", 1, "--optimizers", "random,annealing,genetic")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["space", "random", "annealing", "genetic"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("magic", "no optimiser is called magic"),
+        ("genetic:big", "optimiser genetic has no variants"),
+        ("pyatf:magic", "a technique is one of auc_bandit"),
+    ],
+)
+def test_an_optimizer_that_is_none_is_a_usage_error(names, message):
+    done = run(score_optimizers, "synthetic0/north", "--optimizers", names)
+    assert done.exit_code == 2 and message in done.stderr, done.output
+
+
+@pytest.mark.parametrize(("name", "module"), [("pyatf", "pyatf"), ("kernel-tuner", "kernel_tuner")])
+def test_an_optimizer_whose_package_is_missing_says_how_to_get_it(name, module, monkeypatch):
+    for loaded in [one for one in __import__("sys").modules if one.partition(".")[0] == module]:
+        monkeypatch.delitem(__import__("sys").modules, loaded)
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    done = run(score_optimizers, "synthetic0/north", "--optimizers", name)
+    assert done.exit_code == 3 and "pip install 'leirgym[" in done.stderr, done.output

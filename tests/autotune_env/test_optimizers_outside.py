@@ -51,7 +51,7 @@ def test_options_reach_the_strategy_and_unknown_ones_are_refused(space):
     small = make_optimizer("kernel-tuner", strategy="genetic_algorithm", popsize=4)
     large = make_optimizer("kernel-tuner", strategy="genetic_algorithm", popsize=40)
     assert repeat(small, measure, 1)[0].losses.tolist() != repeat(large, measure, 1)[0].losses.tolist()
-    with pytest.raises(ValueError, match="a strategy of Kernel Tuner is one of .*'magic'"):
+    with pytest.raises(ValueError, match=r"a strategy of Kernel Tuner is one of .*'magic'"):
         make_optimizer("kernel-tuner:magic")
 
 

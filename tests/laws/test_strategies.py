@@ -278,3 +278,11 @@ def test_unknown_actions_are_refused_with_a_hint() -> None:
 def test_inlining_says_at_how_many_places_it_computes_the_expression() -> None:
     program = parse("i:4\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i D_i = exp(A_i)\nL_i C_i = D_i*D_i+D_i\n")
     assert "computed at 3 places" in strategies.rationale(program, Action("compute_inline", ("D",), ()))
+
+
+def test_unrolling_counts_what_stands_beside_the_loop() -> None:
+    nests = "U_j [\n  L_i F_{j,i} = A_{j,i}\n  L_i G_{j,i} = A_{j,i}\n]\n"
+    program = parse(f"i:20 j:8\nA:f32[j,i] -> F,G:f32[j,i]\n{nests}")
+    first, second = (action for action in strategies.legal(program) if action.name == "loop_unrolling")
+    refusal = strategies.refusal(strategies.apply(program, first).program, second)
+    assert refusal is not None and refusal.code == "size"

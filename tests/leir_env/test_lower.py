@@ -413,3 +413,23 @@ def test_a_temporary_in_an_unrolled_loop_that_is_cut_at_its_tail_is_declared_onc
     assert verify(program) == ()
     inputs = {"A": np.arange(80, dtype=np.float32).reshape(16, 5)}
     np.testing.assert_array_equal(build(program).run(inputs)["C"], run(program, inputs)["C"])
+
+
+def test_a_tensor_that_nothing_reads_shares_no_memory_with_one_that_matters():
+    # TVM's StorageRewrite gave G's memory to H, which is written beside it.
+    program = parse(
+        "i:9 j:2\nA,B:f32[i,j] -> C:f32[i,j]; G:f32[i,j] H:f32[j,i]\n"
+        "L_i L_j [\n  G_{i,j} = A_{i,j} B_{i,j}\n  H_{j,i} = A_{i,j}+B_{i,j}\n]\nL_i L_j C_{i,j} = H_{j,i}\n"
+    )
+    inputs = random_inputs(program, np.random.default_rng(0))
+    np.testing.assert_array_equal(build(program).run(inputs)["C"], inputs["A"] + inputs["B"])
+
+
+@pytest.mark.parametrize("kind", ["U", "V"])
+def test_lanes_that_a_guard_excludes_still_find_their_accumulator_at_its_start(kind):
+    program = parse(
+        "io:2 k:2 c:4 i2:1\nA:f32[10] -> C:f32[5]\n"
+        f"L_io {kind}_c L_k C_{{4io+c}} += A_{{8io+2c+k}} if 4io+c<4\nL_i2 L_k C_{{i2+4}} += A_{{2*(i2+4)+k}}\n"
+    )
+    values = np.arange(10, dtype=np.float32)
+    np.testing.assert_array_equal(build(program).run({"A": values})["C"], [1, 5, 9, 13, 17])

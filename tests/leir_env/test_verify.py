@@ -549,3 +549,11 @@ def test_subscripts_computed_in_a_type_that_wraps_are_refused() -> None:
     (problem,) = verify(parse(text))
     assert "computes in i8, which wraps" in problem.sentence
     assert verify(parse(text.replace("B_i%", "i32(B_i)%"))) == ()
+
+
+def test_what_a_condition_says_of_data_does_not_hide_what_it_says_of_indices():
+    text = "i:4 j:3\nA:f32[3,j] N:i32[i] -> C:f32[i,j]\nL_i L_j C_{{i,j}} = select({},A_{{i-1,j}},0.0)\n"
+    assert verify(parse(text.format("i>=1 and N_i>=1"))) == ()
+    assert verify(parse(text.format("not (i<1 or N_i<1)"))) == ()
+    (problem,) = verify(parse(text.format("i>=1 or N_i>=1")))
+    assert problem.code == "bounds"

@@ -47,7 +47,10 @@ def test_a_permitted_program_loads():
         (program("try:", "    x = 1", "except BaseException:", "    pass"), "name: BaseException"),
         ("class Mine:\n    pass\n", "contract: a program has one class that derives from Searcher, not 0"),
         (HEAD + "class Mine(Searcher):\n    x = 1\n", r"contract: class Mine has no method search"),
-        (HEAD + "class M(Searcher):\n    def search(self, view):\n        return 1\n", "contract: M.search never yields"),
+        (
+            HEAD + "class M(Searcher):\n    def search(self, view):\n        return 1\n",
+            "contract: M.search never yields",
+        ),
         ("def f(:", "syntax: "),
         ("x" * 30_000, "size: a program has at most 20,000 characters"),
     ],

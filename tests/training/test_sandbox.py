@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from envs.autotune_env.optimizers import make_optimizer
 from envs.autotune_env.score import aggregate, scale
 from envs.autotune_env.simulate import repeat
 from envs.autotune_env.synthetic import synthetic
+from tests.training.test_program import program as written
 from training.design import program, sandbox
 from training.design.race import Rung, estimate, race
 from training.design.sandbox import Failed, Measured, Misbehaved, Sandbox, fenced, runs
-from tests.training.test_program import program as written
 
 GOOD = written("while True:", "    yield view.fresh()")
 
@@ -103,9 +104,8 @@ def test_a_fence_falls_only_where_it_stands():
 def inside():
     """Called in a worker."""
     with pytest.raises(Misbehaved), fenced():
-        open("/etc/hostname")
-    with open("/etc/hostname") as file:
-        assert file.read()
+        Path("/etc/hostname").read_text()
+    assert Path("/etc/hostname").read_text()
 
 
 def test_the_sandbox_measures_what_a_simulation_measures(box):

@@ -15,7 +15,7 @@ def nothing(spaces: Sequence[Space]) -> str:
 
 def search_space(spaces: Sequence[Space]) -> str:
     """Parameters, restrictions, sizes and budgets; neither the application nor the device, nor anything measured."""
-    parts = {}
+    parts: dict[str, list[str]] = {}
     for space in spaces:
         values = "; ".join(f"{p.name}: {', '.join(map(str, p.values))}" for p in space.domain.parameters)
         rules = "; ".join(space.domain.restrictions) or "not stated"

@@ -88,5 +88,6 @@ def estimate(curves: Mapping[str, Curves], scales: Mapping[str, Scale], seed: in
 def _standard(one: Scale, ranks: np.ndarray) -> np.ndarray:
     """The scores (B,) of curves of mean ranks (B, K)."""
     places = np.clip(np.round(ranks), 0, len(one.ranked) - 1).astype(np.int64)
-    curves: np.ndarray = one.offsets[::STRIDE] + one.slopes[::STRIDE] * one.ranked[places]
-    return curves.mean(axis=1)
+    curves = one.offsets[::STRIDE] + one.slopes[::STRIDE] * one.ranked[places]
+    scores: np.ndarray = curves.mean(axis=1)
+    return scores

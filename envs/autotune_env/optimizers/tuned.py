@@ -68,12 +68,12 @@ def search(spaces: Sequence[Space], repeats: int = REPEATS, seed: int = 0) -> di
 
     found: dict[str, Any] = {}
     for name in GRIDS:
-        grid = []
+        grid: list[dict[str, Any]] = []
         for parameters in choices(name):
             score = assess(make_optimizer(name, **parameters), spaces, repeats, seed).total
             interval = [round(score.low, 4), round(score.high, 4)]
             grid.append({"parameters": parameters, "score": round(score.mean, 4), "interval": interval})
-        best = max(grid, key=lambda entry: float(entry["score"]))
+        best = max(grid, key=lambda entry: entry["score"])
         found[name] = {"parameters": best["parameters"], "score": best["score"], "grid": grid}
     return {"spaces": [space.name for space in spaces], "repeats": repeats, "seed": seed, "optimizers": found}
 

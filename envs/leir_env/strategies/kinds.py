@@ -12,6 +12,7 @@ from envs.leir_env.limits import MAX_UNROLLED, VECTOR_WIDTHS
 from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, Strategy, register
 from envs.leir_env.strategies.loops import Args, Site, loop_at, loop_sites, split
 from envs.leir_env.tree import Node, declarations, equations, fresh_index, loops_below, nest, splice
+from envs.leir_env.verify import RULES
 
 
 def _wrong_kind(verb: str, site: str, loop: Loop) -> Refusal | None:
@@ -74,6 +75,10 @@ class LoopUnrolling(Strategy):
         copies = _copies(node)
         if copies > MAX_UNROLLED:
             return Refusal("size", f"unroll {site[0]}: {copies} copies of equations, the limit is {MAX_UNROLLED}")
+        if any(outer.kind is Kind.UNROLLED for outer in node.loops):
+            # What stands beside it is copied as well.
+            for sentence, *_ in RULES["kind"].check(_with_kind(program, node, Kind.UNROLLED), "llvm"):
+                return Refusal("size", f"unroll {site[0]}: {sentence}")
         return None
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:

@@ -1,0 +1,137 @@
+"""Where independent calls run: here, one after another, or on a Ray cluster.
+
+Both have the shape of `concurrent.futures`: `submit` gives a promise whose `result` is what the call returns. Timings
+stay alone on their machine wherever they run: measurements take its lock (`envs.common.locks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+RETRIES = 3
+"""How often Ray runs a call again whose worker died. What such a call measured is in the store, and not lost."""
+
+
+class ExecutorError(RuntimeError):
+    """The executor is not there, or could not finish a call."""
+
+
+class Promise(Protocol[T_co]):
+    """What a call will return."""
+
+    def result(self) -> T_co:
+        """Wait for it; raises what the call raised."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs calls. What is sent to it must pickle unless it is `Local`."""
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Promise[T]:
+        """Ask for a call."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; calls that have not ended are dropped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred(Generic[T]):
+    """A call that runs when its result is asked for."""
+
+    call: Callable[[], T]
+
+    def result(self) -> T:
+        """Run it."""
+        return self.call()
+
+
+class Local:
+    """In this process, one call after another, each when its result is asked for."""
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        """Note a call."""
+        return Deferred(lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Hold nothing, close nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote(Generic[T]):
+    """A call on the cluster."""
+
+    reference: Any
+
+    def result(self) -> T:
+        """Wait for it. Raises what the call raised, or `ExecutorError` where no worker survives it."""
+        import ray
+
+        try:
+            value: T = ray.get(self.reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except ray.exceptions.RayError as error:
+            raise ExecutorError(f"Ray could not finish a call: {error}") from error
+        return value
+
+
+class Ray:
+    """On a Ray cluster: that at `address`, or one of this machine with `workers` workers (as many as it has cores).
+
+    A call whose worker dies is run again, up to `retries` times. All machines need the same installation, and the
+    files that calls name. A process that is in a cluster already stays in it. Raises `ExecutorError` where Ray is not
+    installed or the cluster does not answer.
+    """
+
+    def __init__(self, address: str = "", workers: int | None = None, retries: int = RETRIES) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ExecutorError("the executor ray needs Ray: pip install 'leirgym[ray]'") from None
+        self._joined = not ray.is_initialized()
+        # A cluster that is there has the workers it has.
+        where: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
+        try:
+            if self._joined:
+                ray.init(**where, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ExecutorError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
+        self._remote = ray.remote(max_retries=retries)(_call)
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Remote[T]:
+        """Send a call."""
+        return Remote(self._remote.remote(function, args, kwargs))
+
+    def close(self) -> None:
+        """Leave the cluster that was joined; one that was started ends."""
+        import ray
+
+        if self._joined:
+            ray.shutdown()
+
+
+def _call(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    return function(*args, **kwargs)
+
+
+EXECUTORS: dict[str, Callable[[], Executor]] = {"local": Local, "ray": Ray}
+"""By name. `ray:ADDRESS` is the cluster at an address."""
+
+
+def open_executor(name: str) -> Executor:
+    """The executor called `local`, `ray` or `ray:ADDRESS`.
+
+    Raises ValueError for another name, `ExecutorError` for an executor that is not there.
+    """
+    kind, colon, address = name.partition(":")
+    if kind not in EXECUTORS or (colon and not (address and kind == "ray")):
+        raise ValueError(f"no executor is called {name}; there are {', '.join(EXECUTORS)} and ray:ADDRESS")
+    return Ray(address) if address else EXECUTORS[kind]()
