@@ -31,6 +31,9 @@ OPT_LEVEL = 1
 """LLVM's. With explicit vector and unrolled loops, more costs build time and gains nothing."""
 
 
+_BROKEN = "LLVM module verification failed"
+"""LLVM's optimiser (22) breaks some modules with vectors of several widths; those are built without it."""
+
 PASSES = {
     "tirx.disable_assert": True,
     # It lets a tensor share the memory of one whose values are never read, while both are written (TVM 0.27).
@@ -88,7 +91,12 @@ def build(program: Program, target: str = "llvm") -> Kernel:
     check(program, function)
     with tvm.transform.PassContext(config=PASSES):
         try:
-            module = tvm.compile(function, target=host_target()).mod
+            try:
+                module = tvm.compile(function, target=host_target()).mod
+            except Exception as error:  # The compiler's errors have no common class.
+                if _BROKEN not in str(error):
+                    raise
+                module = tvm.compile(function, target=host_target(0)).mod
             return Kernel(program, module["main"], module)
         except MemoryError:  # The limit of a worker, not a verdict of the compiler.
             raise
@@ -155,10 +163,10 @@ def _escape(program: Program) -> str:
 
 
 @functools.cache
-def host_target() -> tvm.target.Target:
-    """This CPU, as LLVM names it."""
+def host_target(level: int = OPT_LEVEL) -> tvm.target.Target:
+    """This CPU, as LLVM names it, at an optimisation level."""
     cpu = codegen.llvm_get_system_cpu()
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "opt-level": OPT_LEVEL})
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "opt-level": level})
 
 
 def _first_line(error: Exception) -> str:

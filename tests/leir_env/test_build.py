@@ -7,6 +7,7 @@ import pytest
 from tvm.target import codegen
 
 from envs.leir_env.build import BuildError, build, cuda_source, host_target
+from envs.leir_env.interp import run
 from envs.leir_env.parser import parse
 
 PACKED = """io:16 jo:4 k:64 ii:4 ji:16
@@ -144,3 +145,13 @@ def test_what_a_gpu_cannot_express_is_a_located_error(text: str, code: str, word
     with pytest.raises(BuildError, match=words) as caught:
         cuda_source(parse(text))
     assert caught.value.code == code
+
+
+def test_what_the_optimiser_breaks_is_built_without_it():
+    program = parse(
+        "i2:4 i:8\nA:f64[8] -> C:f64[i]; D:f64[i]\n"
+        "V_i2 D_{i2+4} = max(min(A_{i2+4},A_{i2+4}),A_{i2+3})\n"
+        "V_i2 D_i2 = max(min(A_i2,A_i2),select(i2>=1,A_{i2-1},0.5))\nV_i C_i = abs(D_i)\n"
+    )
+    values = np.linspace(-2, 2, 8)
+    np.testing.assert_array_equal(build(program).run({"A": values})["C"], run(program, {"A": values})["C"])

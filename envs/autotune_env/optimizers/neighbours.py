@@ -12,6 +12,9 @@ from envs.autotune_env.domain import Domain, moves
 
 Rows = npt.NDArray[np.int64]
 
+REPAIRS = 1 << 16
+"""How many choices of values are remembered with the configurations nearest to them."""
+
 
 class Neighbourhoods:
     """The neighbours of each row of a domain, found when they are first asked for and then remembered."""
@@ -45,6 +48,8 @@ class Neighbourhoods:
         """The rows at the least distance: the sum over parameters of how many values lie between."""
         found = self._nearest.get(indices)
         if found is None:
+            if len(self._nearest) >= REPAIRS:
+                self._nearest.clear()
             distance = self._distances(indices).sum(axis=0)
             found = self._nearest[indices] = np.flatnonzero(distance == distance.min())
         return found

@@ -142,7 +142,8 @@ def _wrapped(value: float) -> float:
 class ParticleSwarm(Searcher):
     """Particle swarms with inertia (Kennedy and Eberhart, 1995; Shi and Eberhart, 1998).
 
-    Particles move in the unit cube of value positions; each point means the configuration nearest to it.
+    Particles move in the unit cube of value positions; each point means the configuration nearest to it. A swarm that
+    comes to nothing new in a round is scattered.
     """
 
     particles: int = 20
@@ -153,15 +154,16 @@ class ParticleSwarm(Searcher):
     """The pull of the best that any has seen."""
 
     def search(self, view: View) -> Search:
-        rng, sizes = view.rng, view.domain.sizes
-        spans = [size - 1 for size in sizes]
-        places = [
-            [index / span for index, span in zip(view.indices(row), spans, strict=True)]
-            for row in view.samples(self.particles)
-        ]
-        speeds = [[rng.uniform(-0.5, 0.5) for _ in sizes] for _ in places]
+        rng = view.rng
+        spans = [size - 1 for size in view.domain.sizes]
+        places, speeds = self._scattered(view)
         own = [(FAILED, place) for place in places]
+        tried = -1
         while True:
+            if len(view.losses) == tried:
+                places, speeds = self._scattered(view)
+                own = [(FAILED, place) for place in places]
+            tried = len(view.losses)
             for number, place in enumerate(places):
                 loss = yield view.repair([round(at * span) for at, span in zip(place, spans, strict=True)])
                 if loss < own[number][0]:
@@ -176,3 +178,12 @@ class ParticleSwarm(Searcher):
                 places[number] = [
                     min(max(at + speed, 0.0), 1.0) for at, speed in zip(place, speeds[number], strict=True)
                 ]
+
+    def _scattered(self, view: View) -> tuple[list[list[float]], list[list[float]]]:
+        """Places and speeds of particles at random."""
+        spans = [size - 1 for size in view.domain.sizes]
+        places = [
+            [index / span for index, span in zip(view.indices(row), spans, strict=True)]
+            for row in view.samples(self.particles)
+        ]
+        return places, [[view.rng.uniform(-0.5, 0.5) for _ in spans] for _ in places]

@@ -343,7 +343,7 @@ def test_a_proposer_ignores_what_is_not_legal_and_does_not_ask_about_one_action(
         LLMProposer(Adviser(formatter=Formatter(Form.REWRITE)))
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name not in ("random", "llm")])
+@pytest.mark.parametrize("name", [name for name in AGENTS if name not in ("random", "llm", "ppo")])
 def test_a_good_model_guides_every_search_to_the_top(name):
     adviser = Adviser(Scripted(by_dial), Formatter(Form.CALL, most=4), GREEDY)
     agent = make_agent(name, proposer=LLMProposer(adviser))
