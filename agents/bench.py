@@ -31,7 +31,7 @@ from envs.leir_env.torch_baseline import against_reference
 SINGLE = ("matmul_256", "softmax", "layernorm", "gelu", "conv2d", "sum", "argmax")
 """Single operators: what a step costs on these is the budget of design."""
 
-SEARCHED = ("matmul_512", "softmax", "layernorm", "attention")
+SEARCHED = ("matmul_512", "matmul_1024", "softmax", "leir://single/softmax?m=1024&n=1024", "layernorm", "attention")
 
 _FORKS = 20
 

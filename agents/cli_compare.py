@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import itertools
 import operator
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from agents.rl.network import PolicyError, load
 from envs.common import timing
 from envs.common.console import Answer, BadInput, Missing, verb
 from envs.common.evaluation import Timing
+from envs.common.locks import Turns
 from envs.common.progress import progress
+from envs.common.settings import settings
 from envs.common.store import Store
 from envs.common.workers import Pool, Returned
 from envs.leir_env.cli import open_store, read_workload, store_option, thread_count, threads_option
+from envs.leir_env.env import IN_MEMORY
 from envs.leir_env.evaluate import Evaluator
 from envs.leir_env.problem import LeirProblem, LeirState
 from envs.leir_env.torch_baseline import against_reference
@@ -61,7 +65,7 @@ TUNING_MEMORY = 8 * 2**30
 )
 @click.option(
     "--policy",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, resolve_path=True, path_type=Path),
     help="Trained policy of the agent ppo, a file.",
 )
 @threads_option
@@ -116,7 +120,8 @@ def compare(
         raise Missing(str(error)) from error
     # Elsewhere, each run makes its own: connections to models and files do not travel.
     parameters = made.__getitem__ if where == "local" else make
-    benches = [Bench(workload, kept.path, count, trials, parameters) for workload in loaded]
+    file = kept.path if kept.path == IN_MEMORY else os.path.abspath(kept.path)
+    benches = [Bench(workload, file, count, trials, parameters) for workload in loaded]
     tasks = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
     runs: list[Run] = []
     notes = []
@@ -209,6 +214,7 @@ class _Final:
     def __init__(self, problem: LeirProblem, store: Store, threads: int, trials: int) -> None:
         self._problem, self._threads, self._trials = problem, threads, trials
         self._known: dict[str, dict[str, float]] = {}
+        self._turns = Turns(settings().lock)
         self._judge = Evaluator(
             problem.root.program,
             threads=threads,
@@ -242,10 +248,11 @@ class _Final:
         found = {DEFAULT: evaluation.speedup}
         if evaluation.speedup_over_root:
             found["root"] = evaluation.speedup_over_root
-        race = against_reference(winner.program, self._problem.workload.reference, self._threads)
+        with self._turns.alone():
+            race = against_reference(winner.program, self._problem.workload.reference, self._threads)
+            tuned = self._against_metaschedule(winner) if self._trials else None
         if isinstance(race, Timing):
             found["torch"] = race.ratio
-        tuned = self._against_metaschedule(winner) if self._trials else None
         if tuned is not None:
             found[tuned.baseline_name] = tuned.ratio
         return found

@@ -6,6 +6,7 @@ stay alone on their machine wherever they run: measurements take its lock (`envs
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -16,6 +17,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 RETRIES = 3
 """How often Ray runs a call again whose worker died. What such a call measured is in the store, and not lost."""
+
+
+PROBE_SECONDS = 5.0
+"""How long a cluster may take to accept a connection; Ray itself would try for minutes."""
 
 
 class ExecutorError(RuntimeError):
@@ -101,10 +106,11 @@ class Ray:
         where: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
         try:
             if self._joined:
+                _probe(address)
                 ray.init(**where, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise ExecutorError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
-        self._remote = ray.remote(max_retries=retries)(_call)
+        self._remote: Any = ray.remote(max_retries=retries)(_call)
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Remote[T]:
         """Send a call."""
@@ -116,6 +122,13 @@ class Ray:
 
         if self._joined:
             ray.shutdown()
+
+
+def _probe(address: str) -> None:
+    """Connect once to `host:port` or `ray://host:port`; raises OSError where nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
 
 
 def _call(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:

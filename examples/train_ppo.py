@@ -59,11 +59,14 @@ def main(steps: str, model: str, figures: str, plot: str) -> None:
     policy = train(COURSE, int(steps), seed=0, listen=listen)
     seconds = time.perf_counter() - started
     policy.save(Path(model))
-    rows = {"random": by_chance(), "greedy": greedy(policy), "default": dict.fromkeys((*TRAINED, *HELD_OUT), 0.0)}
-    rows["default"] = {task: default_schedule(task) for task in rows["default"]}
+    rows = {
+        "random": by_chance(),
+        "greedy": greedy(policy),
+        "default schedule": {task: default_schedule(task) for task in (*TRAINED, *HELD_OUT)},
+    }
     report = {
         "what": "returns on LEIR-v0: log of the predicted speedup over the root; nothing was measured",
-        "course": COURSE.arguments | {"workloads": TRAINED, "held out": HELD_OUT, "seed": 0},
+        "course": {**COURSE.arguments, "workloads": TRAINED, "held out": HELD_OUT, "seed": 0},
         "seconds": round(seconds),
         "versions": {name: version(name) for name in ("sb3-contrib", "torch", "gymnasium", "numpy")},
         "returns": {name: {task: round(value, 3) for task, value in row.items()} for name, row in rows.items()},

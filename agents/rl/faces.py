@@ -7,7 +7,6 @@ training; tests compare the two at every step. `FACES` is the only place that kn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from agents.rl.network import Floats, Policy, PolicyError, squash
 from envs.common.moves import Menu
 from envs.common.problem import Problem
 
-FACES: dict[str, str] = {"LEIR-v0": "agents.rl.faces:LeirFace"}
+FACES: dict[str, str] = {"LEIR-v0": "agents.rl.leir:LeirFace"}
 """By the id of the environment, as `module:factory`; a factory takes the environment's arguments."""
 
 
@@ -57,36 +56,3 @@ def face_for(policy: Policy, problem: Problem[Any]) -> Face:
 def vector(seen: Mapping[str, Any]) -> Floats:
     """The numbers of an observation as one squashed vector, in the order of their names."""
     return squash(np.concatenate([seen[name] for name in sorted(seen)]))
-
-
-@dataclass(frozen=True, slots=True)
-class LeirFace:
-    """Programs as LEIR-v0 shows them in its observations of kind `dict`."""
-
-    arguments: Mapping[str, Any]
-
-    @property
-    def menu(self) -> Menu:
-        from envs.leir_env.env import menu_of
-
-        return menu_of(self._target)
-
-    @property
-    def _target(self) -> str:
-        return str(self.arguments.get("target", "llvm"))
-
-    def why_not(self, problem: Problem[Any]) -> str | None:
-        scheme = problem.task.partition(":")[0]
-        if scheme != "leir":
-            return f"it is not a LEIR program but of scheme {scheme}"
-        target = getattr(problem, "target", self._target)
-        return None if target == self._target else f"it is for {target}, the policy for {self._target}"
-
-    def see(self, problem: Problem[Any], state: Any, progress: float) -> Mapping[str, Any]:
-        from envs.leir_env.observe import features
-
-        return {
-            "estimate": [problem.estimate(state)],
-            "features": features(state.program),
-            "progress": [progress],
-        }

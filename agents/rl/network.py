@@ -55,7 +55,7 @@ class Network:
     def logits(self, observation: Floats, among: npt.NDArray[np.intp] | None = None) -> Floats:
         """The logits of all choices, or of those `among` them."""
         *hidden, (weights, biases) = self.layers
-        signal = observation
+        signal: npt.NDArray[Any] = observation
         for inner, shift in hidden:
             signal = np.tanh(signal @ inner + shift)
         if among is not None:
@@ -70,7 +70,7 @@ class Network:
         start = 0
         for size in self.sizes:
             legal = np.flatnonzero(mask[start : start + size])
-            logits = self.logits(observation, legal + start)
+            logits: npt.NDArray[Any] = self.logits(observation, legal + start)
             if rng is not None:
                 logits = logits + rng.gumbel(size=len(logits))
             chosen.append(int(legal[int(np.argmax(logits))]))
@@ -99,11 +99,11 @@ class Policy:
             "blocks": list(self.blocks.items()),
             "sizes": self.network.sizes,
         }
-        arrays: dict[str, Floats] = {}
+        arrays: dict[str, Any] = {"about": np.array(json.dumps(about))}
         for n, (weights, biases) in enumerate(self.network.layers):
             arrays |= {f"w{n}": weights, f"b{n}": biases}
         with path.open("wb") as file:
-            np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+            np.savez_compressed(file, **arrays)
 
 
 def load(path: str | Path) -> Policy:

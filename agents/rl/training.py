@@ -8,6 +8,7 @@ al., "Proximal policy optimization algorithms", 2017.
     policy.save(Path("policy.npz"))
 """
 
+# mypy: disable-error-code="misc"
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, flatten, flatten_space
 from sb3_contrib import MaskablePPO
@@ -94,7 +96,8 @@ class Numbers(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._vector(observation), reward, terminated, truncated, {}
 
     def _vector(self, observation: Mapping[str, Any]) -> Floats:
-        return squash(flatten(self._kept, {name: observation[name] for name in self._kept.spaces}))
+        kept = flatten(self._kept, {name: observation[name] for name in self._kept.spaces})
+        return squash(np.asarray(kept))
 
 
 class Assorted(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -260,9 +263,7 @@ def returns(
     return found
 
 
-def _any(
-    mask: np.ndarray[Any, np.dtype[np.bool_]], sizes: Sequence[int], rng: np.random.Generator | None
-) -> tuple[int, ...]:
+def _any(mask: npt.NDArray[np.bool_], sizes: Sequence[int], rng: np.random.Generator | None) -> tuple[int, ...]:
     if rng is None:
         raise PolicyError("a policy that draws at random needs a generator: rng=")
     parts = np.split(mask, np.cumsum(sizes)[:-1])

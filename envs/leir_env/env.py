@@ -165,14 +165,10 @@ READERS: dict[str, Callable[[Menu], Reader]] = {
 """The `actions` argument."""
 
 
-BLOCK = 256
-"""Indices that each strategy owns."""
-
-
 @functools.cache
 def menu_of(target: str) -> Menu:
     """The numbering of actions for a target: a block for each of its strategies, in registry order."""
-    return Menu({name: BLOCK for name, strategy in REGISTRY.items() if target in strategy.targets})
+    return Menu({name: strategy.menu for name, strategy in REGISTRY.items() if target in strategy.targets})
 
 
 def _open_store(where: str | Path | None) -> Store | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import itertools
 import json
 import os
 import pickle
 import signal
+import socket
+import sys
 import time
 from pathlib import Path
 
@@ -187,3 +190,33 @@ def test_compare_names_what_is_wrong_with_an_executor_or_a_policy(tmp_path):
     ):
         result = CliRunner().invoke(cli_compare.compare, ["sum", *options])
         assert result.exit_code == 2 and message in result.stderr, result.stderr
+
+
+def test_an_executor_that_is_not_there_is_an_error_that_says_so(monkeypatch):
+    pytest.importorskip("ray")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("ray.is_initialized", lambda: False)
+        with pytest.raises(ExecutorError, match=f"no Ray cluster at 127.0.0.1:{port}: .*refused"):
+            open_executor(f"ray:127.0.0.1:{port}")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    result = CliRunner().invoke(compare, ["sum", "--executor", "ray"])
+    assert result.exit_code == 3 and "pip install 'leirgym[ray]'" in result.stderr
+
+
+def test_races_with_torch_hold_the_machine_too(monkeypatch, tmp_path):
+    held = []
+
+    def race(*given):
+        with settings().lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                held.append(False)
+            except BlockingIOError:
+                held.append(True)
+        return "not compared"
+
+    monkeypatch.setattr(cli_compare, "against_reference", race)
+    compared(tmp_path, "local")
+    assert held and all(held)

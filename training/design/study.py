@@ -91,7 +91,7 @@ def _record(number: int, operator: str, parents: Sequence[Record], draft: Draft,
 
 def shipped(records: Sequence[Record], number: int) -> str:
     """The text of a program with its lineage at the end, as it is kept outside an archive."""
-    lines = ["", "LINEAGE = ("]
+    lines = ["", "", "LINEAGE = ("]
     for one in lineage(records, number):
         last = one.result.rungs[-1]
         score = f"{last.mean:.3f} [{last.low:.3f}, {last.high:.3f}] in {last.repeats} runs"

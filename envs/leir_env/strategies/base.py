@@ -90,6 +90,8 @@ class Strategy(ABC):
     """What each site is: "loop", "equation", "statement" (either) or "tensor"."""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
+    menu: ClassVar[int] = 32
+    """Indices that it owns in the menu of LEIR-v0: about twice what it offers at most on a shipped workload."""
     approximate: ClassVar[bool] = False
     """Does it exchange arithmetic for other arithmetic? Then it is offered to those who ask for that only."""
     local: ClassVar[bool] = False

@@ -44,6 +44,7 @@ class LoopBinding(Strategy):
 
     name = "loop_binding"
     level = Level.OPERATOR
+    menu = 128
     local = True
     targets = ("cuda",)
     site_kinds = ("loop",)

@@ -53,6 +53,7 @@ class ReverseComputeAt(Strategy):
 
     name = "reverse_compute_at"
     level = Level.GRAPH
+    menu = 128
     site_kinds = ("equation", "loop")
 
     def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:

@@ -116,6 +116,7 @@ class ExpressionSplitting(Strategy):
 
     name = "expression_splitting"
     level = Level.GRAPH
+    menu = 128
     site_kinds = ("equation",)
     parameters = (WHICH,)
 

@@ -106,6 +106,7 @@ class OperatorFusion(Strategy):
 
     name = "operator_fusion"
     level = Level.GRAPH
+    menu = 128
     site_kinds = ("loop", "loop")
     parameters = (Parameter("depth", "levels of loops to share"),)
 

@@ -57,6 +57,7 @@ class LoopUnrolling(Strategy):
 
     name = "loop_unrolling"
     level = Level.OPERATOR
+    menu = 128
     local = True
     site_kinds = ("loop",)
 
@@ -107,6 +108,7 @@ class LoopParallelization(Strategy):
 
     name = "loop_parallelization"
     level = Level.OPERATOR
+    menu = 128
     local = True
     site_kinds = ("loop",)
 
@@ -168,6 +170,7 @@ class LoopVectorization(Strategy):
 
     name = "loop_vectorization"
     level = Level.OPERATOR
+    menu = 512
     local = True
     site_kinds = ("loop",)
     parameters = (Parameter("width", "lanes", tuple(map(str, VECTOR_WIDTHS))),)

@@ -306,6 +306,7 @@ class LayoutTransformation(Strategy):
 
     name = "layout_transformation"
     level = Level.MEMORY
+    menu = 128
     site_kinds = ("tensor",)
     parameters = (_LAYOUT,)
 
@@ -376,6 +377,7 @@ class SetStorageLayout(Strategy):
 
     name = "set_storage_layout"
     level = Level.MEMORY
+    menu = 256
     site_kinds = ("tensor",)
     parameters = (_LAYOUT,)
 

@@ -170,6 +170,7 @@ class LoopSplit(Strategy):
 
     name = "loop_split"
     level = Level.OPERATOR
+    menu = 512
     local = True
     site_kinds = ("loop",)
     parameters = (Parameter("factor", "iterations of the inner loop"),)
@@ -214,6 +215,7 @@ class LoopTiling(Strategy):
 
     name = "loop_tiling"
     level = Level.OPERATOR
+    menu = 1024
     local = True
     site_kinds = ("loop", "loop")
     parameters = (
@@ -294,6 +296,7 @@ class LoopReorder(Strategy):
 
     name = "loop_reorder"
     level = Level.OPERATOR
+    menu = 256
     local = True
     site_kinds = ("loop", "loop")
 
@@ -342,6 +345,7 @@ class LoopFusion(Strategy):
 
     name = "loop_fusion"
     level = Level.OPERATOR
+    menu = 128
     local = True
     site_kinds = ("loop", "loop")
 

@@ -76,6 +76,7 @@ class CacheReadWrite(Strategy):
 
     name = "cache_read_write"
     level = Level.MEMORY
+    menu = 256
     site_kinds = ("tensor", "loop")
     parameters = (SCOPE,)
 

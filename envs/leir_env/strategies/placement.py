@@ -67,6 +67,7 @@ class ComputeAt(Strategy):
 
     name = "compute_at"
     level = Level.GRAPH
+    menu = 128
     site_kinds = ("tensor", "loop")
 
     def candidates(self, program: Program) -> Iterator[tuple[Site, Args]]:

@@ -105,6 +105,7 @@ class ReductionFactorization(Strategy):
 
     name = "reduction_factorization"
     level = Level.OPERATOR
+    menu = 128
     local = True
     site_kinds = ("loop",)
     parameters = (

@@ -84,6 +84,7 @@ class TensorSplit(Strategy):
 
     name = "tensor_split_to_decouple_operators"
     level = Level.GRAPH
+    menu = 128
     site_kinds = ("loop",)
     parameters = (Parameter("at", "iterations of the first operator"),)
 
@@ -227,6 +228,7 @@ class LoopPadding(Strategy):
 
     name = "loop_padding"
     level = Level.OPERATOR
+    menu = 128
     site_kinds = ("loop",)
     parameters = (Parameter("multiple", "what shall divide the number of iterations"),)
 
