@@ -20,7 +20,6 @@ from agents.frontier import Frontier
 from agents.proposers import CostModel, Proposer
 from envs.common.problem import Problem
 
-
 CONSIDERED = 48
 """Children of a state that are looked at; of those that are new, the best are measured."""
 
