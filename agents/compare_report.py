@@ -125,6 +125,7 @@ def _figure(found: Comparison, workload: str | None) -> str:
     for colour, agent in zip(_COLOURS * 2, found.agents, strict=False):
         curve = found.curve(agent, workload)
         axes.step(range(1, len(curve) + 1), curve, where="post", label=agent, color=colour, linewidth=1.6)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}x")
     axes.set_xlabel("evaluations")
