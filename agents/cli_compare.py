@@ -91,7 +91,7 @@ def compare(
     All runs share a store: a program that two agents meet is measured once, so that both get the same figure. On a
     Ray cluster runs take place side by side, but timings one at a time on each machine; its machines share the store.
     """
-    chosen = tuple(name.strip() for name in agents.split(","))
+    chosen = tuple(dict.fromkeys(name.strip() for name in agents.split(",")))
     unknown = [name for name in chosen if name not in AGENTS]
     if unknown:
         raise BadInput(f"no agent is called {unknown[0]}; there are {', '.join(AGENTS)}")
@@ -104,7 +104,7 @@ def compare(
         raise BadInput("--form rewrite goes with optimize: a program that a model wrote has no trace of actions")
     if language.token_budget is not None and where != "local":
         raise BadInput(f"--token-budget counts within one process: not with --executor {where}")
-    loaded = [read_workload(what) for what in workloads]
+    loaded = [read_workload(what) for what in dict.fromkeys(workloads)]
     if ("ppo" in chosen) != (policy is not None):
         raise BadInput("the agent ppo and --policy FILE go together")
     if policy is not None:

@@ -55,7 +55,7 @@ class MCTS:
     """Successors of a state, plans aside."""
     depth: int = 40
     """Longest trace."""
-    rollout: int = 12
+    rollout: int = 4
     """Steps of a rollout."""
     batch: int = 4
     """States measured at once."""
