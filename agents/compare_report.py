@@ -118,6 +118,7 @@ def _figure(found: Comparison, workload: str | None) -> str:
     """Best speedup so far by evaluation, one line for each agent, as SVG."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     FigureCanvasSVG(figure)
@@ -125,7 +126,7 @@ def _figure(found: Comparison, workload: str | None) -> str:
     for colour, agent in zip(_COLOURS * 2, found.agents, strict=False):
         curve = found.curve(agent, workload)
         axes.step(range(1, len(curve) + 1), curve, where="post", label=agent, color=colour, linewidth=1.6)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}x")
     axes.set_xlabel("evaluations")
