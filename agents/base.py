@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -341,6 +342,27 @@ def conduct(search: Search[S], explore: Callable[[Search[S]], None], on_event: L
     result = search.result(ended)
     on_event(Done(result))
     return result
+
+
+class Explorer(ABC):
+    """A search that is what it does with a ledger; its parameters are the fields of a frozen dataclass."""
+
+    __slots__ = ()
+
+    def solve(
+        self,
+        problem: Problem[Any],
+        budget: Budget,
+        rng: np.random.Generator,
+        on_event: Listener = ignore,
+        clock: Clock = time.monotonic,
+    ) -> SearchResult:
+        """Search until the budget is spent, or nothing new is found."""
+        return conduct(Search(problem, budget, rng, on_event, clock), self._explore, on_event)
+
+    @abstractmethod
+    def _explore(self, search: Search[Any]) -> None:
+        """Expand and measure until the budget is spent, or nothing new is found."""
 
 
 def by_value(search: Search[S], nodes: Sequence[Node[S]]) -> list[Node[S]]:

@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, by_value, conduct, ignore
+from agents.base import Explorer, Node, Search, by_value
 from agents.proposers import CostModel, Proposer
 from envs.common.actions import Action
-from envs.common.problem import Problem
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -37,7 +33,7 @@ PLANNED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Beam:
+class Beam(Explorer):
     """Beam search that looks ahead under a proposer and measures what it finds.
 
     A round: look ahead from the `width` fastest measured states, by single actions and by the problem's plans,
@@ -64,18 +60,6 @@ class Beam:
         smallest = min(self.width, self.depth, self.patience, self.branch, self.batch)
         if smallest < 1:
             raise ValueError(f"width, depth, patience, branch and batch are at least 1, got {smallest}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Search until the budget is spent, or a round finds nothing new."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
         frontier = Frontier(search, self.proposer, self.branch)

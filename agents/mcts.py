@@ -9,16 +9,14 @@ the mean and the best of what was found below it (Schadd et al., "Single-Player 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, conduct, ignore
+from agents.base import Explorer, Node, Search
 from agents.frontier import Frontier
 from agents.proposers import CostModel, Proposer
-from envs.common.problem import Problem
 
 S = TypeVar("S")
 
@@ -40,7 +38,7 @@ class _Edge(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class MCTS:
+class MCTS(Explorer):
     """Monte-Carlo tree search; leaves are measured in batches, kept apart by virtual losses."""
 
     exploration: float = 0.6
@@ -68,17 +66,8 @@ class MCTS:
         if min(self.scale, self.temperature) <= 0:
             raise ValueError(f"scale and temperature are positive, got {self.scale} and {self.temperature}")
 
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Search until the budget is spent, or simulations no longer end anywhere new."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, lambda ledger: _Tree(ledger, self).grow(), on_event)
+    def _explore(self, search: Search[Any]) -> None:
+        _Tree(search, self).grow()
 
 
 class _Tree(Generic[S]):

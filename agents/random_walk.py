@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, conduct, ignore
-from envs.common.problem import Problem
+from agents.base import Explorer, Node, Search
 
 STALE = 200
 """Walks in a row that end where an earlier one did, after which nothing new is expected."""
 
 
 @dataclass(frozen=True, slots=True)
-class RandomWalk:
+class RandomWalk(Explorer):
     """Walks from the root along legal actions, each as likely as the others; the end is measured.
 
     The length of a walk is even from 1 to `depth`; it ends early where nothing is legal or a state failed.
@@ -30,18 +26,6 @@ class RandomWalk:
     def __post_init__(self) -> None:
         if min(self.depth, self.batch) < 1:
             raise ValueError(f"depth and batch are at least 1, got {self.depth} and {self.batch}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Walk until the budget is spent, or walks no longer end anywhere new."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
         while not search.spent:

@@ -8,18 +8,16 @@ NeurIPS 2022).
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, by_value, conduct, ignore
+from agents.base import Explorer, Node, Search, by_value
 from agents.frontier import Frontier
 from agents.proposers import CostModel, Proposer
 from envs.common.actions import Action
-from envs.common.problem import Problem
 
 S = TypeVar("S")
 Trace = tuple[Action, ...]
@@ -71,7 +69,7 @@ class Editor(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Annealing:
+class Annealing(Explorer):
     """Simulated annealing (Kirkpatrick et al., Science 1983) of several traces side by side.
 
     The temperature falls geometrically with the evaluations spent. A worse state, by its measured log speedup, is
@@ -96,18 +94,6 @@ class Annealing:
             raise ValueError(f"chains, depth and branch are at least 1, got {smallest}")
         if not 0 < self.cold <= self.hot:
             raise ValueError(f"temperatures fall from hot to cold > 0, got {self.hot} and {self.cold}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Search until the budget is spent, or changes no longer lead anywhere new."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
         editor = Editor(search, self.proposer, self.depth, self.branch)
@@ -135,7 +121,7 @@ class Annealing:
 
 
 @dataclass(frozen=True, slots=True)
-class Genetic:
+class Genetic(Explorer):
     """A genetic search: the fittest traces are crossed and mutated, and the offspring measured together."""
 
     population: int = 12
@@ -156,18 +142,6 @@ class Genetic:
             raise ValueError(f"population, offspring, depth and branch are at least 1, got {smallest}")
         if not 0 <= self.crossover <= 1:
             raise ValueError(f"crossover is a probability, got {self.crossover}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Search until the budget is spent, or offspring are no longer new."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
         editor = Editor(search, self.proposer, self.depth, self.branch)

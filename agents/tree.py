@@ -7,18 +7,14 @@ After the searches that Step-TP compares (arXiv 2605.25954), with one budget and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
-from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, by_value, conduct, ignore
+from agents.base import Explorer, Node, Search, by_value
 from agents.frontier import Frontier
 from agents.proposers import CostModel, Proposer
-from envs.common.problem import Problem
 
 CONSIDERED = 48
 """Children of a state that are looked at; of those that are new, the best are measured."""
@@ -46,7 +42,7 @@ _NEXT: Mapping[Order, Callable[[Search[Any], list[Node[Any]]], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TreeSearch:
+class TreeSearch(Explorer):
     """Expands one measured state after another, in a given order, and measures its successors."""
 
     order: Order = Order.BEST
@@ -59,18 +55,6 @@ class TreeSearch:
     def __post_init__(self) -> None:
         if min(self.branch, self.depth) < 1:
             raise ValueError(f"branch and depth are at least 1, got {self.branch} and {self.depth}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Search until the budget is spent or nothing is left to expand."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
         frontier = Frontier(search, self.proposer, CONSIDERED)
@@ -85,7 +69,7 @@ class TreeSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Explorer):
     """Takes one step after another, each the proposer's first choice that verifies, and never looks back.
 
     At the end of a chain (no new action left, or `depth` steps) another begins at the fastest state that has a new
@@ -101,18 +85,6 @@ class Chain:
     def __post_init__(self) -> None:
         if min(self.branch, self.depth) < 1:
             raise ValueError(f"branch and depth are at least 1, got {self.branch} and {self.depth}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Follow chains until the budget is spent, or the root has no new child."""
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, self._explore, on_event)
 
     def _explore(self, search: Search[Any]) -> None:
         frontier = Frontier(search, self.proposer, CONSIDERED)
