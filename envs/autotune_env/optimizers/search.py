@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import random
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Generator, Mapping, Sequence
 
@@ -142,14 +143,14 @@ def accepts(rng: random.Random, new: float, old: float, temperature: float) -> b
     return rng.random() < math.exp((old - new) / abs(old) / temperature)
 
 
-class Searcher:
+class Searcher(ABC):
     """An optimiser that is a search; its parameters are the fields of the class that derives from it."""
 
     __slots__ = ()
 
+    @abstractmethod
     def search(self, view: View) -> Search:
         """Yield rows, receive losses; may return early."""
-        raise NotImplementedError
 
     def start(self, domain: Domain, rng: np.random.Generator) -> Driver:
         """Begin a run."""

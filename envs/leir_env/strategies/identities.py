@@ -7,6 +7,7 @@ one at the place that it writes. That element must have its final value when the
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,9 +52,9 @@ class Identity(Strategy):
         assert not isinstance(found, tuple)
         return Outcome(splice(program, node.path, (replace(equation, value=found),)), Exactness.REASSOCIATES)
 
+    @abstractmethod
     def _new_value(self, program: Program, node: Node, equation: Equation, tensor: Tensor) -> Expr | tuple[str, str]:
         """The new right side, or code and reason of a refusal."""
-        raise NotImplementedError
 
 
 def equation_at(program: Program, site: str) -> tuple[Node, Equation]:
@@ -172,8 +173,9 @@ class _Pair(Identity):
                 if writers(program)[name][-1].path < node.path:
                     yield (site, name), ()
 
+    @abstractmethod
     def _fits(self, found: Range) -> bool:
-        raise NotImplementedError
+        """May an element of this range be brought in?"""
 
 
 @register
