@@ -29,7 +29,7 @@ _CLOSE = {"f2": 64 * 2**-10}
 """Difference allowed between kernel and interpreter, by dtype: some processors contract accumulations of f16."""
 
 _TOKENS = (
-    *"LPUVBijkACDEF_{}[]():,+-*/%<>=|; 0123456789\n",
+    *"LPUVBijkACDEF[][]():,+-*/%<>=|; 0123456789\n",
     "max=",
     "exp(",
     "if ",

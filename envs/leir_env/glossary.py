@@ -9,11 +9,11 @@ from envs.leir_env.cost import CORE
 from envs.leir_env.strategies import REGISTRY
 
 LANGUAGE = """\
-Programs are in LEIR: index extents (i:512), tensors (inputs | parameters -> outputs; temporaries), then loops and \
-equations. A loop is L serial, P parallel, V vectorised or U unrolled, and stands before what it repeats: L_i V_j. \
-[ ... ] is a block; a tensor declared in a block is private to each run of it, and .l keeps it in local memory. \
-Equations assign (=) or accumulate (+= *= max= min=); an accumulator starts from its operator's identity. \
-32io+ii is 32*io + ii. A second loop over i in the text is called i.2."""
+Programs are in LEIR: index extents (i,j:512), tensors (inputs | parameters -> outputs; temporaries), then loops and \
+equations. A loop is L serial, P parallel, V vectorised or U unrolled, and stands before what it repeats: L_i V_j; \
+L_i,j is a loop over j in one over i. [ ... ] is a block; a tensor declared in a block is private to each run of it, \
+and .l keeps it in local memory. Equations assign (=) or accumulate (+= *= max= min=); an accumulator starts from its \
+operator's identity. 32io+ii is 32*io + ii. A second loop over i in the text is called i.2."""
 """What a program's text means."""
 
 

@@ -131,7 +131,7 @@ def _kernel(program: Program, target: str) -> Kernel:
 
 def prepare() -> None:
     """Warm up the compiler in the server that workers are forked from; no kernel runs there."""
-    build(parse("i:16\nA:f32[i] -> B:f32[i]\nL_i B_i = exp(A_i)\n"), "llvm")
+    build(parse("i:16\nA:f32[i] -> B:f32[i]\nL_i B[i] = exp(A[i])\n"), "llvm")
     _kernel.cache_clear()
 
 

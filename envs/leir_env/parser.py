@@ -148,7 +148,8 @@ def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseE
         {_EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower()) for name in names}
     )
     expected = ", ".join(words[:8]) + (" ..." if len(words) > 8 else "")
-    return ParseError(f"found {found}, expected {expected}", line, column, source)
+    hint = "; an element is written A[i,j]" if found == "'_'" else ""
+    return ParseError(f"found {found}, expected {expected}{hint}", line, column, source)
 
 
 class _Located(Exception):
@@ -162,7 +163,8 @@ def _at(token: lark.Token) -> tuple[int, int]:
     return token.line or 0, token.column or 0
 
 
-_HEAD = re.compile(r"([LPVUB])(?:\^([bt][xyz]))?_([a-z][a-z0-9]*)")
+_HEADS = re.compile(r"([LPVUB])(?:\^([bt][xyz]))?_([a-z0-9,]+)")
+_NAME = re.compile(r"[a-z][a-z0-9]*")
 _PLAIN = re.compile(r"([0-9]*)([a-z][a-z0-9]*)?")
 
 
@@ -181,14 +183,14 @@ class _Builder:
         tokens: dict[str, lark.Token] = {}
         if "domains" in parts:
             for domain in _trees(parts["domains"]):
-                name, extent = domain.children
-                assert isinstance(name, lark.Token) and isinstance(extent, lark.Token)
-                if name in self.extents:
-                    raise _Located(f"index {name} has two extents", *_at(name))
-                if name in RESERVED or re.fullmatch(r"e[0-9]+", name):
-                    raise _Located(f"{name} is a reserved word, not an index name", *_at(name))
-                self.extents[str(name)] = _integer(extent)
-                tokens[str(name)] = name
+                *names, extent = (child for child in domain.children if isinstance(child, lark.Token))
+                for name in names:
+                    if name in self.extents:
+                        raise _Located(f"index {name} has two extents", *_at(name))
+                    if name in RESERVED or re.fullmatch(r"e[0-9]+", name):
+                        raise _Located(f"{name} is a reserved word, not an index name", *_at(name))
+                    self.extents[str(name)] = _integer(extent)
+                    tokens[str(name)] = name
         tensors = self.header(parts["header"])
         body = self.statements(parts["body"])
         for unused, token in tokens.items():
@@ -234,17 +236,25 @@ class _Builder:
         run = next((child for child in tree.children if isinstance(child, lark.Token)), None)
         if run is None and inner.data == "block":
             raise ParseError("a block needs a loop before it")
-        heads = [] if run is None else [self.head(run, match) for match in _HEAD.finditer(run)]
+        heads = [] if run is None else list(self.heads(run))
         block = self.block(inner) if inner.data == "block" else Block((self.equation(inner),))
         for kind, axis, name in reversed(heads):
             block = Block((Loop(kind, name, self.extents[name], block, axis),))
             self.open.pop()
         return block.body[0]
 
-    def head(self, run: lark.Token, match: re.Match[str]) -> tuple[Kind, Axis | None, str]:
-        """Open one loop of a run of loop heads."""
-        kind, axis, name = match.groups()
-        place = (run.line or 0, (run.column or 0) + match.start())
+    def heads(self, run: lark.Token) -> Iterator[tuple[Kind, Axis | None, str]]:
+        """Open the loops of a run of loop heads: `P_i,j V_k`."""
+        line, column = _at(run)
+        for heads in _HEADS.finditer(run):
+            kind, axis, _ = heads.groups()
+            for match in _NAME.finditer(run, *heads.span(3)):
+                place = heads if match.start() == heads.start(3) else match
+                self.enter(match[0], (line, column + place.start()))
+                yield Kind(kind), Axis(axis) if axis else None, match[0]
+
+    def enter(self, name: str, place: tuple[int, int]) -> None:
+        """Open one loop."""
         if name not in self.extents:
             raise _Located(f"unknown index {name}{_similar(name, self.extents)}", *place)
         if name in self.open:
@@ -254,7 +264,6 @@ class _Builder:
         self.open.append(name)
         self.used.add(name)
         self.positions.append(place)
-        return Kind(kind), Axis(axis) if axis else None, name
 
     def block(self, tree: lark.Tree[lark.Token]) -> Block:
         parts = {child.data: child for child in _trees(tree)}
@@ -329,11 +338,11 @@ class _Builder:
             case "scalar":
                 return Access(str(parts[0]))
             case "element":
-                name, _, subscripts = parts[0].partition("_")
-                items = subscripts.strip("{}").split(",")
+                name, _, subscripts = parts[0].partition("[")
+                items = subscripts[:-1].split(",")
                 return Access(name, tuple(self.plain(item, parts[0]) for item in items))
             case "elements":
-                return Access(str(parts[0][:-2]), tuple(self._expression(part) for part in parts[1:]))
+                return Access(str(parts[0][:-1]), tuple(self._expression(part) for part in parts[1:]))
             case "cast":
                 return Cast(DType(str(parts[0][:-1])), self._expression(parts[1]))
             case "call":

@@ -70,9 +70,9 @@ def softmax_rows(m: int = 8, n: int = 96, dtype: str = "f32") -> str:
     """Softmax of short rows."""
     return (
         f"i:{m} j:{n}\nA:{dtype}[i,j] -> C:{dtype}[i,j]; D,E:{dtype}[i]\n"
-        "L_i L_j D_i max= A_{i,j}\n"
-        "L_i L_j E_i += exp(A_{i,j}-D_i)\n"
-        "L_i L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i\n"
+        "L_i,j D[i] max= A[i,j]\n"
+        "L_i,j E[i] += exp(A[i,j]-D[i])\n"
+        "L_i,j C[i,j] = exp(A[i,j]-D[i])/E[i]\n"
     )
 
 
@@ -80,9 +80,7 @@ def softmax_rows(m: int = 8, n: int = 96, dtype: str = "f32") -> str:
 def twin_maps(m: int = 12, n: int = 20, dtype: str = "f32") -> str:
     """The same function of two inputs."""
     return (
-        f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C,D:{dtype}[i,j]\n"
-        "L_i L_j C_{i,j} = tanh(A_{i,j})\n"
-        "L_i L_j D_{i,j} = tanh(B_{i,j})\n"
+        f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C,D:{dtype}[i,j]\nL_i,j C[i,j] = tanh(A[i,j])\nL_i,j D[i,j] = tanh(B[i,j])\n"
     )
 
 
@@ -91,14 +89,14 @@ def transposed_batches(b: int = 4, m: int = 24, n: int = 20, k: int = 28, dtype:
     """A product of batches of matrices, the first of them stored transposed."""
     return (
         f"h:{b} i:{m} j:{n} k:{k}\nA:{dtype}[h,k,i] B:{dtype}[h,k,j] -> C:{dtype}[h,i,j]\n"
-        "L_h L_i L_j L_k C_{h,i,j} += A_{h,k,i} B_{h,k,j}\n"
+        "L_h,i,j,k C[h,i,j] += A[h,k,i] B[h,k,j]\n"
     )
 
 
 @_pattern
 def strided_windows(m: int = 24, n: int = 16, p: int = 3, dtype: str = "f32") -> str:
     """Sums over windows that overlap."""
-    return f"i:{m} j:{n} k:{p}\nA:{dtype}[{2 * m + p - 2},j] -> C:{dtype}[i,j]\nL_i L_j L_k C_{{i,j}} += A_{{2i+k,j}}\n"
+    return f"i:{m} j:{n} k:{p}\nA:{dtype}[{2 * m + p - 2},j] -> C:{dtype}[i,j]\nL_i,j,k C[i,j] += A[2i+k,j]\n"
 
 
 @_pattern
@@ -106,9 +104,9 @@ def polynomials(n: int = 256, dtype: str = "f32") -> str:
     """Sums of products with common factors, and products of sums."""
     return (
         f"i:{n}\nA,B,C:{dtype}[i] -> D,E,F:{dtype}[i]\n"
-        "L_i D_i = A_i B_i+A_i C_i\n"
-        "L_i E_i = A_i B_i+A_i C_i+B_i\n"
-        "L_i F_i = (A_i+B_i)*(B_i+C_i)*0.25+A_i*(C_i+0.5)\n"
+        "L_i D[i] = A[i] B[i]+A[i] C[i]\n"
+        "L_i E[i] = A[i] B[i]+A[i] C[i]+B[i]\n"
+        "L_i F[i] = (A[i]+B[i])*(B[i]+C[i])*0.25+A[i]*(C[i]+0.5)\n"
     )
 
 
@@ -117,10 +115,10 @@ def fractions(n: int = 256, dtype: str = "f32") -> str:
     """Quotients by what is never zero."""
     return (
         f"i:{n}\nA,B:{dtype}[i] -> C,D,E:{dtype}[i]; F:{dtype}[i]\n"
-        "L_i F_i = sigmoid(A_i)+0.5\n"
-        "L_i C_i = A_i/F_i+B_i/F_i\n"
-        "L_i D_i = (A_i+B_i)/(abs(tanh(B_i))+1)\n"
-        "L_i E_i = A_i F_i/((B_i B_i+1)*F_i)\n"
+        "L_i F[i] = sigmoid(A[i])+0.5\n"
+        "L_i C[i] = A[i]/F[i]+B[i]/F[i]\n"
+        "L_i D[i] = (A[i]+B[i])/(abs(tanh(B[i]))+1)\n"
+        "L_i E[i] = A[i] F[i]/((B[i] B[i]+1)*F[i])\n"
     )
 
 
@@ -129,10 +127,10 @@ def powers_and_logs(n: int = 256, dtype: str = "f32") -> str:
     """Products of exponentials and powers, logarithms of products and sums of logarithms."""
     return (
         f"i:{n}\nA,B:{dtype}[i] -> C,D,E,F:{dtype}[i]\n"
-        "L_i C_i = exp(-abs(A_i))*exp(-abs(B_i))\n"
-        "L_i D_i = pow(abs(A_i)+1,1.5)*exp(-abs(A_i)-abs(B_i))\n"
-        "L_i E_i = log(sigmoid(A_i)*(abs(B_i)+1))\n"
-        "L_i F_i = log(sigmoid(A_i)+1)+log(sigmoid(B_i)+1)\n"
+        "L_i C[i] = exp(-abs(A[i]))*exp(-abs(B[i]))\n"
+        "L_i D[i] = pow(abs(A[i])+1,1.5)*exp(-abs(A[i])-abs(B[i]))\n"
+        "L_i E[i] = log(sigmoid(A[i])*(abs(B[i])+1))\n"
+        "L_i F[i] = log(sigmoid(A[i])+1)+log(sigmoid(B[i])+1)\n"
     )
 
 
@@ -141,10 +139,10 @@ def cell_gates(m: int = 16, n: int = 24, k: int = 32, dtype: str = "f32") -> str
     """Four linear layers of one input, as in a recurrent cell."""
     return (
         f"i:{m} j:{n} k:{k}\nA:{dtype}[i,k] | B,C,D,E:{dtype}[j,k] -> F,G,H,J:{dtype}[i,j]\n"
-        "L_i L_j L_k F_{i,j} += A_{i,k} B_{j,k}\n"
-        "L_i L_j L_k G_{i,j} += A_{i,k} C_{j,k}\n"
-        "L_i L_j L_k H_{i,j} += A_{i,k} D_{j,k}\n"
-        "L_i L_j L_k J_{i,j} += A_{i,k} E_{j,k}\n"
+        "L_i,j,k F[i,j] += A[i,k] B[j,k]\n"
+        "L_i,j,k G[i,j] += A[i,k] C[j,k]\n"
+        "L_i,j,k H[i,j] += A[i,k] D[j,k]\n"
+        "L_i,j,k J[i,j] += A[i,k] E[j,k]\n"
     )
 
 
@@ -153,9 +151,9 @@ def twin_sums(m: int = 16, n: int = 64, dtype: str = "f32") -> str:
     """The same sum over the rows of two inputs, and a common factor of both."""
     return (
         f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C,D,E:{dtype}[i]\n"
-        "L_i L_j C_i += sigmoid(A_{i,j})\n"
-        "L_i L_j D_i += sigmoid(B_{i,j})\n"
-        "L_i E_i = C_i*tanh(D_i)+D_i*tanh(D_i)\n"
+        "L_i,j C[i] += sigmoid(A[i,j])\n"
+        "L_i,j D[i] += sigmoid(B[i,j])\n"
+        "L_i E[i] = C[i]*tanh(D[i])+D[i]*tanh(D[i])\n"
     )
 
 
@@ -164,10 +162,10 @@ def leftovers(m: int = 8, n: int = 64, dtype: str = "f32") -> str:
     """Results that nothing reads, the last of a chain and by themselves."""
     return (
         f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C:{dtype}[i,j]; D:{dtype}[i] E,F,G:{dtype}[i,j]\n"
-        "L_i L_j D_i max= A_{i,j}\n"
-        "L_i L_j E_{i,j} = A_{i,j}-D_i\n"
-        "L_i L_j F_{i,j} = sigmoid(E_{i,j})\n"
-        "L_i L_j [\n  G_{i,j} = A_{i,j}*B_{i,j}\n  C_{i,j} = A_{i,j}+B_{i,j}\n]\n"
+        "L_i,j D[i] max= A[i,j]\n"
+        "L_i,j E[i,j] = A[i,j]-D[i]\n"
+        "L_i,j F[i,j] = sigmoid(E[i,j])\n"
+        "L_i,j [\n  G[i,j] = A[i,j]*B[i,j]\n  C[i,j] = A[i,j]+B[i,j]\n]\n"
     )
 
 
@@ -176,11 +174,11 @@ def overwritten(m: int = 8, n: int = 64, dtype: str = "f32") -> str:
     """Results that others take the place of before anything reads them."""
     return (
         f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C,D:{dtype}[i,j]; E:{dtype}[i,j]\n"
-        "L_i L_j C_{i,j} = 0\n"
-        "L_i L_j E_{i,j} = tanh(A_{i,j})\n"
-        "L_i [\n  L_j D_{i,j} = A_{i,j}\n  L_j D_{i,j} = E_{i,j}*B_{i,j}\n]\n"
-        "L_i L_j E_{i,j} = A_{i,j}-B_{i,j}\n"
-        "L_i L_j C_{i,j} = E_{i,j}*D_{i,j}\n"
+        "L_i,j C[i,j] = 0\n"
+        "L_i,j E[i,j] = tanh(A[i,j])\n"
+        "L_i [\n  L_j D[i,j] = A[i,j]\n  L_j D[i,j] = E[i,j]*B[i,j]\n]\n"
+        "L_i,j E[i,j] = A[i,j]-B[i,j]\n"
+        "L_i,j C[i,j] = E[i,j]*D[i,j]\n"
     )
 
 
@@ -190,10 +188,10 @@ def tile_maxima(m: int = 16, n: int = 8, t: int = 16, dtype: str = "f32") -> str
     place = f"i,{t}j+k" if t > 1 else "i,j+k"
     return (
         f"i:{m} j:{n} k:{t}\nA:{dtype}[i,{n * t}] -> C:{dtype}[i,{n * t}]; D:{dtype}[i,j] E,F:{dtype}[i]\n"
-        f"L_i L_j L_k D_{{i,j}} max= A_{{{place}}}\n"
-        "L_i L_j E_i max= D_{i,j}\n"
-        f"L_i L_j L_k F_i += exp(A_{{{place}}}-E_i)\n"
-        f"L_i L_j L_k C_{{{place}}} = exp(A_{{{place}}}-E_i)/F_i\n"
+        f"L_i,j,k D[i,j] max= A[{place}]\n"
+        "L_i,j E[i] max= D[i,j]\n"
+        f"L_i,j,k F[i] += exp(A[{place}]-E[i])\n"
+        f"L_i,j,k C[{place}] = exp(A[{place}]-E[i])/F[i]\n"
     )
 
 
@@ -202,10 +200,10 @@ def gates(n: int = 256, dtype: str = "f32") -> str:
     """Bounded gates next to values that don't use them."""
     return (
         f"i:{n}\nA,B:{dtype}[i] -> C,D,E,F:{dtype}[i]\n"
-        "L_i E_i = sigmoid(A_i)+0.5\n"
-        "L_i F_i = tanh(B_i)\n"
-        "L_i C_i = A_i*B_i\n"
-        "L_i D_i = B_i*B_i+1\n"
+        "L_i E[i] = sigmoid(A[i])+0.5\n"
+        "L_i F[i] = tanh(B[i])\n"
+        "L_i C[i] = A[i]*B[i]\n"
+        "L_i D[i] = B[i]*B[i]+1\n"
     )
 
 
@@ -215,11 +213,11 @@ def staged_tiles(m: int = 8, n: int = 16, t: int = 16, dtype: str = "f32") -> st
     place = f"i,{t}j+k" if t > 1 else "i,j+k"
     return (
         f"i:{m} j:{n} k:{t}\nA:{dtype}[i,{n * t}] B:{dtype}[k] -> C,D:{dtype}[i,j]\n"
-        "L_i L_j [\n"
+        "L_i,j [\n"
         f"  E:{dtype}.l[k]\n"
-        f"  L_k E_k = A_{{{place}}}\n"
-        "  L_k C_{i,j} += E_k B_k\n"
-        "  L_k D_{i,j} max= E_k\n"
+        f"  L_k E[k] = A[{place}]\n"
+        "  L_k C[i,j] += E[k] B[k]\n"
+        "  L_k D[i,j] max= E[k]\n"
         "]\n"
     )
 
@@ -230,11 +228,11 @@ def attention_rows(m: int = 16, n: int = 64, d: int = 16, dtype: str = "f32") ->
     return (
         f"i:{m} k:{n} d:{d}\n"
         f"A:{dtype}[i,d] B,C:{dtype}[k,d] -> D:{dtype}[i,d]; E:{dtype}[i,k] F,G:{dtype}[i] H:{dtype}[i,k]\n"
-        "L_i L_k L_d E_{i,k} += A_{i,d} B_{k,d}\n"
-        "L_i L_k F_i max= 0.25*E_{i,k}\n"
-        "L_i L_k G_i += exp(0.25*E_{i,k}-F_i)\n"
-        "L_i L_k H_{i,k} = exp(0.25*E_{i,k}-F_i)/G_i\n"
-        "L_i L_d L_k D_{i,d} += H_{i,k} C_{k,d}\n"
+        "L_i,k,d E[i,k] += A[i,d] B[k,d]\n"
+        "L_i,k F[i] max= 0.25*E[i,k]\n"
+        "L_i,k G[i] += exp(0.25*E[i,k]-F[i])\n"
+        "L_i,k H[i,k] = exp(0.25*E[i,k]-F[i])/G[i]\n"
+        "L_i,d,k D[i,d] += H[i,k] C[k,d]\n"
     )
 
 
@@ -244,11 +242,11 @@ def masked_average(m: int = 64, d: int = 16, dtype: str = "f32") -> str:
     return (
         f"i:{m} k:{m} d:{d}\n"
         f"A:{dtype}[i,k] B:{dtype}[k,d] -> C:{dtype}[i,d]; D:{dtype}[i,k] E,F:{dtype}[i] G:{dtype}[i,d]\n"
-        "L_i L_k D_{i,k} = select(k<=i,A_{i,k},-inf)\n"
-        "L_i L_k E_i max= D_{i,k}\n"
-        "L_i L_k F_i += exp(D_{i,k}-E_i)\n"
-        "L_i L_k L_d G_{i,d} += exp(D_{i,k}-E_i)*B_{k,d}\n"
-        "L_i L_d C_{i,d} = G_{i,d}/F_i\n"
+        "L_i,k D[i,k] = select(k<=i,A[i,k],-inf)\n"
+        "L_i,k E[i] max= D[i,k]\n"
+        "L_i,k F[i] += exp(D[i,k]-E[i])\n"
+        "L_i,k,d G[i,d] += exp(D[i,k]-E[i])*B[k,d]\n"
+        "L_i,d C[i,d] = G[i,d]/F[i]\n"
     )
 
 
@@ -258,10 +256,10 @@ def online_weights(m: int = 16, n: int = 64, d: int = 16, dtype: str = "f32") ->
     return (
         f"i:{m} k:{n} d:{d}\nA:{dtype}[i,k] B:{dtype}[k,d] -> C:{dtype}[i,d]; D:{dtype}[i,k]\n"
         f"L_i [\n  E,F:{dtype}.l\n  E = -inf\n  F = 0\n"
-        f"  L_k [\n    G:{dtype}.l\n    G = E\n    E = max(E,A_{{i,k}})\n"
-        "    F = select(G==(-inf),0,F*exp(G-E))+exp(A_{i,k}-E)\n  ]\n"
-        "  L_k D_{i,k} = exp(A_{i,k}-E)/F\n]\n"
-        "L_i L_d L_k C_{i,d} += D_{i,k} B_{k,d}\n"
+        f"  L_k [\n    G:{dtype}.l\n    G = E\n    E = max(E,A[i,k])\n"
+        "    F = select(G==(-inf),0,F*exp(G-E))+exp(A[i,k]-E)\n  ]\n"
+        "  L_k D[i,k] = exp(A[i,k]-E)/F\n]\n"
+        "L_i,d,k C[i,d] += D[i,k] B[k,d]\n"
     )
 
 
@@ -270,9 +268,9 @@ def image_softmax(b: int = 4, h: int = 16, w: int = 16, dtype: str = "f32") -> s
     """Softmax over rows and columns at once, at a temperature."""
     return (
         f"b:{b} x:{h} y:{w}\nA:{dtype}[b,x,y] -> C:{dtype}[b,x,y]; D,E:{dtype}[b]\n"
-        "L_b L_x L_y D_b max= A_{b,x,y}\n"
-        "L_b L_x L_y E_b += exp(2.0*(A_{b,x,y}-D_b))\n"
-        "L_b L_x L_y C_{b,x,y} = exp(2.0*(A_{b,x,y}-D_b))/E_b\n"
+        "L_b,x,y D[b] max= A[b,x,y]\n"
+        "L_b,x,y E[b] += exp(2.0*(A[b,x,y]-D[b]))\n"
+        "L_b,x,y C[b,x,y] = exp(2.0*(A[b,x,y]-D[b]))/E[b]\n"
     )
 
 
@@ -281,9 +279,9 @@ def column_log_softmax(m: int = 24, n: int = 16, dtype: str = "f32") -> str:
     """Logarithm of a softmax over columns."""
     return (
         f"j:{n} i:{m}\nA:{dtype}[i,j] -> C:{dtype}[i,j]; D,E:{dtype}[j]\n"
-        "L_j L_i D_j max= A_{i,j}\n"
-        "L_j L_i E_j += exp(A_{i,j}-D_j)\n"
-        "L_j L_i C_{i,j} = A_{i,j}-D_j-log(E_j)\n"
+        "L_j,i D[j] max= A[i,j]\n"
+        "L_j,i E[j] += exp(A[i,j]-D[j])\n"
+        "L_j,i C[i,j] = A[i,j]-D[j]-log(E[j])\n"
     )
 
 
@@ -292,9 +290,9 @@ def log_sum_exp(m: int = 16, n: int = 64, dtype: str = "f32") -> str:
     """Logarithm of a sum of exponentials at a temperature, with a weight for each term."""
     return (
         f"i:{m} j:{n}\nA:{dtype}[i,j] B:{dtype}[j] -> C:{dtype}[i]; D,E:{dtype}[i]\n"
-        "L_i L_j D_i max= A_{i,j}\n"
-        "L_i L_j E_i += exp(0.5*(A_{i,j}-D_i))*(B_j*B_j+1)\n"
-        "L_i C_i = 0.5*D_i+log(E_i)\n"
+        "L_i,j D[i] max= A[i,j]\n"
+        "L_i,j E[i] += exp(0.5*(A[i,j]-D[i]))*(B[j]*B[j]+1)\n"
+        "L_i C[i] = 0.5*D[i]+log(E[i])\n"
     )
 
 
@@ -304,10 +302,10 @@ def paired_convolutions(c: int = 4, o: int = 8, n: int = 32, dtype: str = "f32")
     return (
         f"c:{c} o:{o} x:{n} y:{n + 2} k:3\n"
         f"A,B:{dtype}[c,x] | W:{dtype}[o,c,k] -> C,D:{dtype}[o,x]; E,F:{dtype}[c,y]\n"
-        f"L_c L_y E_{{c,y}} = select(y>=1 and y<{n + 1},A_{{c,y-1}},0)\n"
-        "L_o L_x L_c L_k C_{o,x} += E_{c,x+k} W_{o,c,k}\n"
-        f"L_c L_y F_{{c,y}} = select(y>=1 and y<{n + 1},B_{{c,y-1}},0)\n"
-        "L_o L_x L_c L_k D_{o,x} += F_{c,x+k} W_{o,c,k}\n"
+        f"L_c,y E[c,y] = select(y>=1 and y<{n + 1},A[c,y-1],0)\n"
+        "L_o,x,c,k C[o,x] += E[c,x+k] W[o,c,k]\n"
+        f"L_c,y F[c,y] = select(y>=1 and y<{n + 1},B[c,y-1],0)\n"
+        "L_o,x,c,k D[o,x] += F[c,x+k] W[o,c,k]\n"
     )
 
 
@@ -316,12 +314,12 @@ def paired_images(c: int = 2, o: int = 4, h: int = 16, w: int = 16, dtype: str =
     """Two padded convolutions of images with one kernel, every second row and column."""
     inside = f"p>=1 and p<{2 * h + 1} and q>=1 and q<{2 * w + 1}"
     return (
-        f"c:{c} o:{o} x:{h} y:{w} p:{2 * h + 2} q:{2 * w + 2} r:3 s:3\n"
+        f"c:{c} o:{o} x:{h} y:{w} p:{2 * h + 2} q:{2 * w + 2} r,s:3\n"
         f"A,B:{dtype}[c,{2 * h},{2 * w}] | W:{dtype}[o,c,r,s] -> C,D:{dtype}[o,x,y]; E,F:{dtype}[c,p,q]\n"
-        f"L_c L_p L_q E_{{c,p,q}} = select({inside},A_{{c,p-1,q-1}},0)\n"
-        "L_o L_x L_y L_c L_r L_s C_{o,x,y} += E_{c,2x+r,2y+s} W_{o,c,r,s}\n"
-        f"L_c L_p L_q F_{{c,p,q}} = select({inside},B_{{c,p-1,q-1}},0)\n"
-        "L_o L_x L_y L_c L_r L_s D_{o,x,y} += F_{c,2x+r,2y+s} W_{o,c,r,s}\n"
+        f"L_c,p,q E[c,p,q] = select({inside},A[c,p-1,q-1],0)\n"
+        "L_o,x,y,c,r,s C[o,x,y] += E[c,2x+r,2y+s] W[o,c,r,s]\n"
+        f"L_c,p,q F[c,p,q] = select({inside},B[c,p-1,q-1],0)\n"
+        "L_o,x,y,c,r,s D[o,x,y] += F[c,2x+r,2y+s] W[o,c,r,s]\n"
     )
 
 
@@ -330,10 +328,10 @@ def log_likelihoods(m: int = 16, n: int = 32, dtype: str = "f32") -> str:
     """Sums over rows of logarithms, and what they are logarithms of."""
     return (
         f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C,D:{dtype}[i] E,F:{dtype}[i,j]\n"
-        "L_i L_j C_i += log(sigmoid(A_{i,j})*(abs(tanh(B_{i,j}))+1))\n"
-        "L_i L_j D_i += log(sigmoid(A_{i,j})+1)-log(sigmoid(B_{i,j})+0.5)\n"
-        "L_i L_j E_{i,j} = exp(tanh(A_{i,j}))/exp(abs(tanh(B_{i,j})))*sqrt(abs(A_{i,j})+1)*(abs(A_{i,j})+1)\n"
-        "L_i L_j F_{i,j} = exp(-abs(A_{i,j})-abs(B_{i,j}))*pow(abs(B_{i,j})+1,-0.5)\n"
+        "L_i,j C[i] += log(sigmoid(A[i,j])*(abs(tanh(B[i,j]))+1))\n"
+        "L_i,j D[i] += log(sigmoid(A[i,j])+1)-log(sigmoid(B[i,j])+0.5)\n"
+        "L_i,j E[i,j] = exp(tanh(A[i,j]))/exp(abs(tanh(B[i,j])))*sqrt(abs(A[i,j])+1)*(abs(A[i,j])+1)\n"
+        "L_i,j F[i,j] = exp(-abs(A[i,j])-abs(B[i,j]))*pow(abs(B[i,j])+1,-0.5)\n"
     )
 
 
@@ -342,12 +340,12 @@ def weighted_rows(m: int = 16, n: int = 32, dtype: str = "f32") -> str:
     """Softmax weights in sums of fractions, and multiples of sums in sums."""
     return (
         f"i:{m} j:{n}\nA,B:{dtype}[i,j] -> C,F,G:{dtype}[i,j]; D,E,H:{dtype}[i]\n"
-        "L_i L_j D_i max= A_{i,j}\n"
-        "L_i L_j E_i += exp(A_{i,j}-D_i)\n"
-        "L_i L_j H_i max= tanh(B_{i,j})\n"
-        "L_i L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i+B_{i,j}/E_i\n"
-        "L_i L_j F_{i,j} = H_i*(A_{i,j}+B_{i,j})+0.5*B_{i,j}\n"
-        "L_i L_j G_{i,j} = A_{i,j}*A_{i,j}+H_i*H_i+1\n"
+        "L_i,j D[i] max= A[i,j]\n"
+        "L_i,j E[i] += exp(A[i,j]-D[i])\n"
+        "L_i,j H[i] max= tanh(B[i,j])\n"
+        "L_i,j C[i,j] = exp(A[i,j]-D[i])/E[i]+B[i,j]/E[i]\n"
+        "L_i,j F[i,j] = H[i]*(A[i,j]+B[i,j])+0.5*B[i,j]\n"
+        "L_i,j G[i,j] = A[i,j]*A[i,j]+H[i]*H[i]+1\n"
     )
 
 
@@ -356,9 +354,9 @@ def two_maxima(m: int = 8, n: int = 8, t: int = 16, dtype: str = "f32") -> str:
     """Exponentials under a maximum of maxima."""
     return (
         f"i:{m} j:{n} k:{t}\nA,B:{dtype}[i,j,k] -> C,D:{dtype}[i,j,k] G:{dtype}[i]; E:{dtype}[i,j] F:{dtype}[i]\n"
-        "L_i L_j L_k E_{i,j} max= A_{i,j,k}\n"
-        "L_i L_j F_i max= E_{i,j}\n"
-        "L_i L_j L_k C_{i,j,k} = exp(A_{i,j,k}-F_i)\n"
-        "L_i L_j L_k D_{i,j,k} = exp(A_{i,j,k}-F_i)*B_{i,j,k}\n"
-        "L_i L_j L_k G_i += exp(A_{i,j,k}-F_i)*B_{i,j,k}\n"
+        "L_i,j,k E[i,j] max= A[i,j,k]\n"
+        "L_i,j F[i] max= E[i,j]\n"
+        "L_i,j,k C[i,j,k] = exp(A[i,j,k]-F[i])\n"
+        "L_i,j,k D[i,j,k] = exp(A[i,j,k]-F[i])*B[i,j,k]\n"
+        "L_i,j,k G[i] += exp(A[i,j,k]-F[i])*B[i,j,k]\n"
     )

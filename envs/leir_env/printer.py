@@ -1,13 +1,13 @@
 """`Program` to canonical text. The only place that formats LEIR.
 
-Canonical: index domains in order of first loop; a dimension is printed by the name of the index that
-runs over exactly that dimension where one does, by its number otherwise; products by juxtaposition
-wherever that parses back.
+Canonical: index domains in order of first loop, those of one extent together; neighbouring loops of one
+kind share its letter; a dimension is printed by the name of the index that runs over exactly that
+dimension where one does, by its number otherwise; products by juxtaposition wherever that parses back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from envs.leir_env.ir import (
     Access,
@@ -55,6 +55,17 @@ def show_loop(loop: Loop) -> str:
     return f"{loop.kind}{axis}_{loop.index}"
 
 
+def show_loops(loops: Sequence[Loop]) -> str:
+    """Return the heads of nested loops, outermost first; neighbours of one kind share theirs: `P_i L_j,k V_l`."""
+    heads: list[str] = []
+    for outer, loop in zip((None, *loops), loops, strict=False):
+        if outer is not None and outer.kind is loop.kind and not loop.axis:
+            heads[-1] += f",{loop.index}"
+        else:
+            heads.append(show_loop(loop))
+    return " ".join(heads)
+
+
 def show_tensor(tensor: Tensor) -> str:
     """Return a declaration with its extents as numbers: `A:f32[16,64]`."""
     return tensor.name + _typed(tensor, tuple(map(str, tensor.shape)))
@@ -72,7 +83,10 @@ class _Printer:
 
     def text(self) -> str:
         body = "".join(self._statement(s, "") for s in self.program.body)
-        domains = " ".join(f"{name}:{extent}" for name, extent in self.extents.items())
+        same: dict[int, list[str]] = {}
+        for name, extent in self.extents.items():
+            same.setdefault(extent, []).append(name)
+        domains = " ".join(f"{','.join(names)}:{extent}" for extent, names in same.items())
         roles = {role: self._tensors(self.program.with_role(role)) for role in Role}
         left = roles[Role.INPUT]
         if roles[Role.PARAMETER]:
@@ -123,17 +137,18 @@ class _Printer:
         return " ".join(",".join(names) + typed for names, typed in groups)
 
     def _statement(self, statement: Statement, indent: str) -> str:
-        heads = ""
+        heads: list[Loop] = []
         while isinstance(statement, Loop):
-            heads += show_loop(statement) + " "
+            heads.append(statement)
             block = statement.block
             if block.tensors or len(block.body) != 1:
                 inner = indent + "  "
                 head = f"{inner}{self._tensors(block.tensors)}\n" if block.tensors else ""
                 body = "".join(self._statement(child, inner) for child in block.body)
-                return f"{indent}{heads}[\n{head}{body}{indent}]\n"
+                return f"{indent}{show_loops(heads)} [\n{head}{body}{indent}]\n"
             statement = block.body[0]
-        return f"{indent}{heads}{show_equation(statement)}\n"
+        run = f"{show_loops(heads)} " if heads else ""
+        return f"{indent}{run}{show_equation(statement)}\n"
 
 
 def _typed(tensor: Tensor, dimensions: tuple[str, ...]) -> str:
@@ -185,9 +200,7 @@ def _infix(symbol: str, left: Expr, right: Expr, right_text: str) -> str:
 def _subscripts(subscripts: tuple[Expr, ...]) -> str:
     if not subscripts:
         return ""
-    text = ",".join(_expression(subscript, 0) for subscript in subscripts)
-    plain = len(subscripts) == 1 and isinstance(subscripts[0], Index | Const) and text.isalnum()
-    return f"_{text}" if plain else f"_{{{text}}}"
+    return f"[{','.join(_expression(subscript, 0) for subscript in subscripts)}]"
 
 
 def _constant(value: int | float | bool) -> str:
@@ -196,4 +209,4 @@ def _constant(value: int | float | bool) -> str:
     return repr(value)
 
 
-__all__ = ["show", "show_equation", "show_expression", "show_loop", "show_tensor"]
+__all__ = ["show", "show_equation", "show_expression", "show_loop", "show_loops", "show_tensor"]

@@ -166,9 +166,9 @@ def _unwritten(read: Touch, writes: Sequence[Touch]) -> str | None:
     if polyhedral.satisfiable(box, reference.conditions, covers) is not True:
         return None
     point = polyhedral.sample(box, reference.conditions, covers)
-    element = ",".join(str(evaluate(subscript, point)) for subscript in reference.access.subscripts)
+    element = Access(name, tuple(Const(evaluate(subscript, point)) for subscript in reference.access.subscripts))
     where = f" at {_point(point)}" if point else ""
-    return f"{name}_{{{element}}} is read{where} before it is written"
+    return f"{show_expression(element)} is read{where} before it is written"
 
 
 def _may_precede(write: Touch, read: Touch) -> bool:
@@ -267,8 +267,8 @@ def _incomplete(tensor: Tensor, writes: Sequence[Touch]) -> str | None:
     covers = tuple((statement.loops, _meets(element, reference)) for _, statement, reference in writes)
     if polyhedral.satisfiable(element, (), covers) is not True:
         return None
-    missing = ",".join(map(str, polyhedral.sample(element, (), covers).values()))
-    return f"output {tensor.name}: element {tensor.name}_{{{missing}}} is never written"
+    missing = Access(tensor.name, tuple(map(Const, polyhedral.sample(element, (), covers).values())))
+    return f"output {tensor.name}: element {show_expression(missing)} is never written"
 
 
 def _meets(element: Extents, reference: Reference) -> tuple[Expr, ...]:

@@ -2,7 +2,7 @@
 
 The meaning of LEIR writes it when the block that declares the tensor is entered. That costs a pass over
 the whole tensor, so the write sinks into the loops around the first use, as long as each iteration of such a
-loop touches only its own slice of the tensor: in `L_i L_j L_k C_{i,j} += ...` to just before `L_k`. Later
+loop touches only its own slice of the tensor: in `L_i,j,k C[i,j] += ...` to just before `L_k`. Later
 statements find every slice written.
 """
 

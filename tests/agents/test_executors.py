@@ -152,7 +152,7 @@ def test_a_call_that_no_worker_survives_is_an_error(cluster):
         Ray(retries=0).submit(os._exit, 1).result()
 
 
-SUM = "i:64 j:64\nA:f32[i,j] -> B:f32[i]\nL_i L_j B_i += A_{i,j}\n"
+SUM = "i,j:64\nA:f32[i,j] -> B:f32[i]\nL_i,j B[i] += A[i,j]\n"
 
 
 def compared(tmp_path: Path, where: str) -> dict:

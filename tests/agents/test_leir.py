@@ -11,7 +11,7 @@ from agents.base import AGENTS, Budget, make_agent
 from envs.common.evaluation import Check, Evaluation, Status, Timing
 from envs.leir_env.problem import LeirProblem
 
-MATMUL = "i:32 j:32 k:32\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n"
+MATMUL = "i,j,k:32\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n"
 
 
 class Predicted(LeirProblem):

@@ -9,7 +9,7 @@ from envs.leir_env.parser import parse
 
 QUICK = timing.Rules(pairs=3, width=10.0, seconds=0.01)
 
-MATMUL = parse("i:16 j:12 k:20\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n")
+MATMUL = parse("i:16 j:12 k:20\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n")
 
 
 def test_a_race_tunes_checks_and_times(monkeypatch):

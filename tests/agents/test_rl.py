@@ -25,7 +25,7 @@ from tests.common.toy_problem import ToyProblem
 
 assert leirgym.VERBS
 
-SUM = "i:64 j:64\nA:f32[i,j] -> B:f32[i]\nL_i L_j B_i += A_{i,j}\n"
+SUM = "i,j:64\nA:f32[i,j] -> B:f32[i]\nL_i,j B[i] += A[i,j]\n"
 
 MENU = menu_of("llvm")
 WIDTH = len(FEATURES) + 2

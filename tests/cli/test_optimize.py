@@ -22,9 +22,9 @@ from envs.common.evaluation import Status
 from envs.common.store import Store
 from tests.common.toy_problem import ToyProblem
 
-SUM = "i:64 j:128\nA:f32[i,j] -> B:f32[i]\nL_i L_j B_i += A_{i,j}\n"
-WRONG = "i:64 j:128\nA:f32[i,j] -> B:f32[i]\nL_i L_j B_i += A_{i,j}*A_{i,j}\n"
-OTHER = "i:64\nA:f32[i] -> B:f32[i]\nL_i B_i = A_i\n"
+SUM = "i:64 j:128\nA:f32[i,j] -> B:f32[i]\nL_i,j B[i] += A[i,j]\n"
+WRONG = "i:64 j:128\nA:f32[i,j] -> B:f32[i]\nL_i,j B[i] += A[i,j]*A[i,j]\n"
+OTHER = "i:64\nA:f32[i] -> B:f32[i]\nL_i B[i] = A[i]\n"
 COMMAND = [sys.executable, "-c", "import leirgym; leirgym.main()", "optimize", "-", "--json"]
 
 

@@ -15,8 +15,8 @@ from envs.leir_env import strategies, workloads
 from envs.leir_env.parser import parse
 from envs.leir_env.printer import show
 
-SUM = "i:8 j:16\nA:f32[i,j] -> B:f32[i]\nL_i L_j B_i += A_{i,j}\n"
-OUT_OF_BOUNDS = "i:4\nA:f32[i] -> B:f32[i]\nL_i B_i = A_{i+1}\n"
+SUM = "i:8 j:16\nA:f32[i,j] -> B:f32[i]\nL_i,j B[i] += A[i,j]\n"
+OUT_OF_BOUNDS = "i:4\nA:f32[i] -> B:f32[i]\nL_i B[i] = A[i+1]\n"
 
 
 def run(*arguments: str, stdin: str = "") -> Result:
@@ -61,7 +61,7 @@ def test_show_reads_a_file_a_text_and_standard_input(tmp_path):
 def test_show_lowers_and_compiles():
     assert "T.prim_func" in run("show", SUM, "--tir").stdout
     assert ".text" in run("show", SUM, "--source").stdout
-    bound = SUM.replace("L_i L_j", "B^bx_i L_j")
+    bound = SUM.replace("L_i,j", "B^bx_i L_j")
     assert "__global__" in run("show", bound, "--cuda").stdout
 
 
@@ -71,13 +71,13 @@ def test_show_cuda_of_a_program_without_bound_loops_maps_it_plainly():
 
 
 BAD = {
-    "out of bounds": (OUT_OF_BOUNDS, "line 3, column 11: A_{i+1}: subscript 1 reaches 4, but A has extent 4"),
+    "out of bounds": (OUT_OF_BOUNDS, "line 3, column 12: A[i+1]: subscript 1 reaches 4, but A has extent 4"),
     "syntax": ("i:4\nA:f32[i] -> B:f32[i\n", "line 2, column"),
     "no output": ("i:4\nA:f32[i] ->\n", "the program has no output"),
-    "dtype": ("i:4\nA:f33[i] -> B:f32[i]\nL_i B_i = A_i\n", "line 2"),
-    "zero extent": ("i:0\nA:f32[i] -> B:f32[i]\nL_i B_i = A_i\n", "index i has extent 0"),
+    "dtype": ("i:4\nA:f33[i] -> B:f32[i]\nL_i B[i] = A[i]\n", "line 2"),
+    "zero extent": ("i:0\nA:f32[i] -> B:f32[i]\nL_i B[i] = A[i]\n", "index i has extent 0"),
     "too long": ("i:4\n" * 100_000, "the limit is 200,000"),
-    "too big": ("i:200000 j:200000\nA:f32[i,j] -> B:f32[i,j]\nL_i L_j B_{i,j} = A_{i,j}\n", "limit"),
+    "too big": ("i,j:200000\nA:f32[i,j] -> B:f32[i,j]\nL_i,j B[i,j] = A[i,j]\n", "limit"),
     "empty": ("", "standard input"),
 }
 

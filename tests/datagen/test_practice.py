@@ -33,4 +33,4 @@ def test_what_cannot_be_imported_names_the_operator(name):
 
 def test_a_clamped_index_stays_clamped():
     text = show(imported(*MODULES["clamped_lookup"]))
-    assert "C_{i,j,k} = B_{max(min(10*A_{i,j}-3,5),0),k}" in text
+    assert "C[i,j,k] = B[max(min(10*A[i,j]-3,5),0),k]" in text

@@ -30,54 +30,52 @@ from tests.laws.brute_force import SEEDS, execute, parallel, same
 from tests.leir_env.nests import SETTINGS, programs
 
 PROGRAMS = {
-    "copy": "i:2 j:3\nA:i64[i,j] -> C:i64[j,i]\nL_i L_j C_{j,i} = A_{i,j}\n",
-    "matmul": "i:2 j:3 k:2\nA:i64[i,k] B:i64[k,j] -> C:i64[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n",
+    "copy": "i:2 j:3\nA:i64[i,j] -> C:i64[j,i]\nL_i,j C[j,i] = A[i,j]\n",
+    "matmul": "i,k:2 j:3\nA:i64[i,k] B:i64[k,j] -> C:i64[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n",
     "skewed": (
-        "i:3 j:3\nA:i64[i,j] -> C:i64[3,4]\nL_i C_{i,0} = A_{i,0}\nL_j C_{0,j+1} = 2*A_{0,j}\n"
-        "L_i L_j C_{i,j+1} = A_{i,j}+select(i>=1,C_{i-1,j},1) if j<2 or i>=1\n"
+        "i,j:3\nA:i64[i,j] -> C:i64[3,4]\nL_i C[i,0] = A[i,0]\nL_j C[0,j+1] = 2*A[0,j]\n"
+        "L_i,j C[i,j+1] = A[i,j]+select(i>=1,C[i-1,j],1) if j<2 or i>=1\n"
     ),
     "against the grain": (
-        "i:3 j:3\nA:i64[i,j] -> C:i64[i,j]\n"
-        "L_i L_j C_{i,j} = A_{i,j}\nL_i L_j C_{i,j} = C_{i,j}+select(i>=1 and j<2,3*C_{i-1,j+1},0)\n"
+        "i,j:3\nA:i64[i,j] -> C:i64[i,j]\n"
+        "L_i,j C[i,j] = A[i,j]\nL_i,j C[i,j] = C[i,j]+select(i>=1 and j<2,3*C[i-1,j+1],0)\n"
     ),
-    "rows": ("i:3 j:3\nA:i64[i,j] -> C:i64[i,j]\nL_i L_j C_{i,j} = A_{i,j}+select(i>=1,3*C_{i-1,j},0)\n"),
-    "handed on": (
-        "i:3 j:2\nA:i64[i,j] -> C:i64[i,j]; D:i64[i,j]\nL_i L_j D_{i,j} = 2*A_{i,j}\nL_i L_j C_{i,j} = D_{i,j}+1\n"
-    ),
-    "from before": "i:4\nA:i64[i] -> C:i64[i]; D:i64[i]\nL_i D_i = 2*A_i\nL_i C_i = select(i>=1,D_{i-1},0)\n",
-    "from behind": "i:4\nA:i64[i] -> C:i64[i]; D:i64[i]\nL_i D_i = 2*A_i\nL_i C_i = select(i<3,D_{i+1},0)\n",
+    "rows": ("i,j:3\nA:i64[i,j] -> C:i64[i,j]\nL_i,j C[i,j] = A[i,j]+select(i>=1,3*C[i-1,j],0)\n"),
+    "handed on": ("i:3 j:2\nA:i64[i,j] -> C:i64[i,j]; D:i64[i,j]\nL_i,j D[i,j] = 2*A[i,j]\nL_i,j C[i,j] = D[i,j]+1\n"),
+    "from before": "i:4\nA:i64[i] -> C:i64[i]; D:i64[i]\nL_i D[i] = 2*A[i]\nL_i C[i] = select(i>=1,D[i-1],0)\n",
+    "from behind": "i:4\nA:i64[i] -> C:i64[i]; D:i64[i]\nL_i D[i] = 2*A[i]\nL_i C[i] = select(i<3,D[i+1],0)\n",
     "overwritten behind": (
-        "i:4\nA:i64[i] -> C,D:i64[i]\nL_i D_i = 5*A_i\nL_i C_i = select(i<3,D_{i+1},7)\nL_i D_i = A_i\n"
+        "i:4\nA:i64[i] -> C,D:i64[i]\nL_i D[i] = 5*A[i]\nL_i C[i] = select(i<3,D[i+1],7)\nL_i D[i] = A[i]\n"
     ),
     "rowwise": (
-        "i:2 j:3\nA:i64[i,j] -> C:i64[i,j]; D,E:i64[i]\nL_i L_j D_i max= A_{i,j}\nL_i L_j E_i += A_{i,j}-D_i\n"
-        "L_i L_j C_{i,j} = A_{i,j}*E_i-D_i\n"
+        "i:2 j:3\nA:i64[i,j] -> C:i64[i,j]; D,E:i64[i]\nL_i,j D[i] max= A[i,j]\nL_i,j E[i] += A[i,j]-D[i]\n"
+        "L_i,j C[i,j] = A[i,j]*E[i]-D[i]\n"
     ),
-    "last writer": "i:3 j:2\nA:i64[i,j] -> C:i64[4]\nL_i L_j C_{i+j} = A_{i,j}\n",
-    "histogram": "i:3 j:2\nA:i64[i,j] -> C:i64[4]\nL_i L_j C_{i+j} += A_{i,j}\n",
-    "halves": "i:2 j:2\nA:i64[i] -> C:i64[4]\nL_i C_i = A_i\nL_j C_{j+2} = 3*C_{1-j}\n",
-    "digits": "f:6 k:2\nA:i64[2,k] B:i64[3,k] -> C:i64[2,3]\nL_f L_k C_{f//3,f%3} += A_{f//3,k}*B_{f%3,k}\n",
-    "parity": "i:4 j:2\nA:i64[i,j] -> C:i64[2,j]\nL_i L_j C_{i%2,j} = A_{i,j}\n",
-    "triangle": "i:3 j:3\nA:i64[i,j] -> C:i64[i]\nL_i L_j C_i += A_{i,j} if j<=i\n",
-    "upper to lower": (
-        "i:3 j:3\nA:i64[i,j] -> C:i64[i,j]\nL_i L_j C_{i,j} = A_{i,j}\nL_i L_j C_{j,i} = 3*C_{i,j} if i<j\n"
-    ),
+    "last writer": "i:3 j:2\nA:i64[i,j] -> C:i64[4]\nL_i,j C[i+j] = A[i,j]\n",
+    "histogram": "i:3 j:2\nA:i64[i,j] -> C:i64[4]\nL_i,j C[i+j] += A[i,j]\n",
+    "halves": "i,j:2\nA:i64[i] -> C:i64[4]\nL_i C[i] = A[i]\nL_j C[j+2] = 3*C[1-j]\n",
+    "digits": "f:6 k:2\nA:i64[2,k] B:i64[3,k] -> C:i64[2,3]\nL_f,k C[f//3,f%3] += A[f//3,k]*B[f%3,k]\n",
+    "parity": "i:4 j:2\nA:i64[i,j] -> C:i64[2,j]\nL_i,j C[i%2,j] = A[i,j]\n",
+    "triangle": "i,j:3\nA:i64[i,j] -> C:i64[i]\nL_i,j C[i] += A[i,j] if j<=i\n",
+    "upper to lower": ("i,j:3\nA:i64[i,j] -> C:i64[i,j]\nL_i,j C[i,j] = A[i,j]\nL_i,j C[j,i] = 3*C[i,j] if i<j\n"),
     "private": (
-        "i:3 j:2\nA:i64[i,j] -> C:i64[i]\nL_i [\n  D:i64[j]\n  L_j D_j = 2*A_{i,j}\n  L_j C_i += D_j*D_{1-j}\n]\n"
+        "i:3 j:2\nA:i64[i,j] -> C:i64[i]\nL_i [\n  D:i64[j]\n  L_j D[j] = 2*A[i,j]\n  L_j C[i] += D[j]*D[1-j]\n]\n"
     ),
     "shared by iterations": (
-        "i:3 j:2\nA:i64[i,j] -> C:i64[i]; D:i64[j]\nL_i [\n  L_j D_j = 2*A_{i,j}\n  L_j C_i += D_j*D_{1-j}\n]\n"
+        "i:3 j:2\nA:i64[i,j] -> C:i64[i]; D:i64[j]\nL_i [\n  L_j D[j] = 2*A[i,j]\n  L_j C[i] += D[j]*D[1-j]\n]\n"
     ),
-    "independent": ("i:2 j:2\nA,B:i64[i] -> C,D:i64[i] E:i64[j]\nL_i C_i = A_i\nL_i D_i = B_i+1\nL_j E_j += 2*B_j\n"),
-    "two sums": "i:3\nA,B:i64[i] -> C:i64\nL_i C += A_i\nL_i C += 5*B_i\nC max= 3\n",
-    "data": "i:3 j:2\nA:i64[i,j] M:i64[i] -> C:i64[3,j]\nL_i L_j C_{M_i,j} += A_{i,j}\n",
-    "one value for all": "i:3 j:2\nA:i64[i] -> C:i64[4] D:i64[i]\nL_i L_j C_{i+j} = 7\nL_i D_i = A_i\n",
-    "copied twice": "i:3\nA:i64[i] -> C:i64[i]\nL_i C_i = 2*A_i\nL_i C_i = 2*A_i\n",
-    "products": "i:3 j:3\nA:i64[i,j] -> C:i64[5] D:i64[i,j]\nL_i L_j C_{i*j} += A_{i,j}\nL_i L_j D_{i,j} = C_{i*j}\n",
-    "nothing moves": "i:3 j:2\nA:i64[i,j] -> C:i64[i,j]; D:i64\nL_i L_j [\n  D = 2*A_{i,j}\n  C_{i,j} = D+1\n]\n",
-    "cancelled": "i:3\nA:i64[i] -> C:i64[i]; D:i64[i]\nL_i D_i = A_i\nL_i C_i = D_{2-i}-D_{2-i}+A_i\n",
-    "where data says": "i:4\nA:i64[i] -> C:i64[i]\nL_i C_i max= A_i if A_i>0\nL_i C_i += 2 if A_i<=0\n",
-    "gather": "i:3 j:2\nA:i64[3,j] M:i64[i] -> C:i64[i,j]\nL_i L_j C_{i,j} = A_{M_i,j}\n",
+    "independent": (
+        "i,j:2\nA,B:i64[i] -> C,D:i64[i] E:i64[j]\nL_i C[i] = A[i]\nL_i D[i] = B[i]+1\nL_j E[j] += 2*B[j]\n"
+    ),
+    "two sums": "i:3\nA,B:i64[i] -> C:i64\nL_i C += A[i]\nL_i C += 5*B[i]\nC max= 3\n",
+    "data": "i:3 j:2\nA:i64[i,j] M:i64[i] -> C:i64[3,j]\nL_i,j C[M[i],j] += A[i,j]\n",
+    "one value for all": "i:3 j:2\nA:i64[i] -> C:i64[4] D:i64[i]\nL_i,j C[i+j] = 7\nL_i D[i] = A[i]\n",
+    "copied twice": "i:3\nA:i64[i] -> C:i64[i]\nL_i C[i] = 2*A[i]\nL_i C[i] = 2*A[i]\n",
+    "products": "i,j:3\nA:i64[i,j] -> C:i64[5] D:i64[i,j]\nL_i,j C[i*j] += A[i,j]\nL_i,j D[i,j] = C[i*j]\n",
+    "nothing moves": "i:3 j:2\nA:i64[i,j] -> C:i64[i,j]; D:i64\nL_i,j [\n  D = 2*A[i,j]\n  C[i,j] = D+1\n]\n",
+    "cancelled": "i:3\nA:i64[i] -> C:i64[i]; D:i64[i]\nL_i D[i] = A[i]\nL_i C[i] = D[2-i]-D[2-i]+A[i]\n",
+    "where data says": "i:4\nA:i64[i] -> C:i64[i]\nL_i C[i] max= A[i] if A[i]>0\nL_i C[i] += 2 if A[i]<=0\n",
+    "gather": "i:3 j:2\nA:i64[3,j] M:i64[i] -> C:i64[i,j]\nL_i,j C[i,j] = A[M[i],j]\n",
 }
 
 CONSERVATIVE = {

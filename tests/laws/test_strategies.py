@@ -186,60 +186,60 @@ def test_the_docstring_states_requirements_and_a_rewriting(name: str) -> None:
 @pytest.mark.parametrize(
     "text, there, back",
     [
-        ("i:12\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "loop_split(i; 4)", "loop_fusion(io, ii)"),
+        ("i:12\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\n", "loop_split(i; 4)", "loop_fusion(io, ii)"),
         (
-            "i:12 j:5\nA:f32[i,j] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j}\n",
+            "i:12 j:5\nA:f32[i,j] -> C:f32[i,j]\nL_i,j C[i,j] = A[i,j]\n",
             "loop_reorder(i, j)",
             "loop_reorder(j, i)",
         ),
         (
-            "i:12\nA:f32[i] -> C,D:f32[i]\nL_i C_i = A_i\nL_i D_i = C_i+1.0\n",
+            "i:12\nA:f32[i] -> C,D:f32[i]\nL_i C[i] = A[i]\nL_i D[i] = C[i]+1.0\n",
             "operator_fusion(i, i.2; 1)",
             "operator_fission(i; 2)",
         ),
         (
-            "i:12 j:5\nA:f32[i,j] B:f32[i] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j}*exp(B_i)\n",
+            "i:12 j:5\nA:f32[i,j] B:f32[i] -> C:f32[i,j]\nL_i,j C[i,j] = A[i,j]*exp(B[i])\n",
             "expression_splitting(C; 2)",
             "compute_inline(D)",
         ),
         (
-            "i:12\nA,B:f32[i] -> C,D:f32[i]\nL_i C_i = A_i\nL_i D_i = B_i\n",
+            "i:12\nA,B:f32[i] -> C,D:f32[i]\nL_i C[i] = A[i]\nL_i D[i] = B[i]\n",
             "expression_reorder(i, i.2)",
             "expression_reorder(i, i.2)",
         ),
         (
-            "i:12\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i D_i = sigmoid(A_i)+0.5\nL_i C_i = A_i\n",
+            "i:12\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i D[i] = sigmoid(A[i])+0.5\nL_i C[i] = A[i]\n",
             "multiplicative_split(C, D)",
             "cancellation(C; 1)",
         ),
         (
             "i:3 j:4\nA:f32[i,j] -> C:f32[i,j]; D:f32[i] E:f32\n"
-            "L_i L_j D_i max= A_{i,j}\nL_i E max= D_i\nL_i L_j C_{i,j} = exp(A_{i,j}-E)\n",
+            "L_i,j D[i] max= A[i,j]\nL_i E max= D[i]\nL_i,j C[i,j] = exp(A[i,j]-E)\n",
             "exponential_split(C, D)",
             "powsimp(C; 1)",
         ),
         (
-            "i:12\nA,B,D:f32[i] -> C:f32[i]\nL_i C_i = A_i*(B_i+D_i)\n",
+            "i:12\nA,B,D:f32[i] -> C:f32[i]\nL_i C[i] = A[i]*(B[i]+D[i])\n",
             "expand_factorization(C; 1)",
             "factorization(C; 1)",
         ),
         (
-            "i:12\nA,B:f32[i] -> C:f32[i]\nL_i C_i = (A_i+B_i)/(abs(A_i)+1)\n",
+            "i:12\nA,B:f32[i] -> C:f32[i]\nL_i C[i] = (A[i]+B[i])/(abs(A[i])+1)\n",
             "apart(C; 1)",
             "together(C; 1)",
         ),
         (
-            "i:12\nA,B:f32[i] -> C:f32[i]\nL_i C_i = log(A_i*A_i+1)+log(B_i*B_i+1)\n",
+            "i:12\nA,B:f32[i] -> C:f32[i]\nL_i C[i] = log(A[i]*A[i]+1)+log(B[i]*B[i]+1)\n",
             "logsimp(C; 1)",
             "expand_log(C; 1)",
         ),
         (
-            "i:6 j:5\nA:f32[i,j] -> C:f32[i]; D:f32[j,i]\nL_i L_j D_{j,i} = exp(A_{i,j})\nL_i L_j C_i += D_{j,i}\n",
+            "i:6 j:5\nA:f32[i,j] -> C:f32[i]; D:f32[j,i]\nL_i,j D[j,i] = exp(A[i,j])\nL_i,j C[i] += D[j,i]\n",
             "set_storage_layout(D; swap_1_2)",
             "set_storage_layout(D; swap_1_2)",
         ),
         (
-            "m:6 p:3\nA:f32[13] -> C:f32[m]\nL_m L_p C_m max= A_{2m+p}\n",
+            "m:6 p:3\nA:f32[13] -> C:f32[m]\nL_m,p C[m] max= A[2m+p]\n",
             "precompute_indices(C; 1)",
             "compute_inline(D)",
         ),
@@ -276,12 +276,12 @@ def test_unknown_actions_are_refused_with_a_hint() -> None:
 
 
 def test_inlining_says_at_how_many_places_it_computes_the_expression() -> None:
-    program = parse("i:4\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i D_i = exp(A_i)\nL_i C_i = D_i*D_i+D_i\n")
+    program = parse("i:4\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i D[i] = exp(A[i])\nL_i C[i] = D[i]*D[i]+D[i]\n")
     assert "computed at 3 places" in strategies.rationale(program, Action("compute_inline", ("D",), ()))
 
 
 def test_unrolling_counts_what_stands_beside_the_loop() -> None:
-    nests = "U_j [\n  L_i F_{j,i} = A_{j,i}\n  L_i G_{j,i} = A_{j,i}\n]\n"
+    nests = "U_j [\n  L_i F[j,i] = A[j,i]\n  L_i G[j,i] = A[j,i]\n]\n"
     program = parse(f"i:20 j:8\nA:f32[j,i] -> F,G:f32[j,i]\n{nests}")
     first, second = (action for action in strategies.legal(program) if action.name == "loop_unrolling")
     refusal = strategies.refusal(strategies.apply(program, first).program, second)

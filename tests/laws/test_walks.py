@@ -11,7 +11,7 @@ from envs.leir_env.strategies import REGISTRY, Exactness, Outcome, legal
 from envs.leir_env.walks import fault
 from tests.exploits.test_positive_controls import MISTAKES
 
-SUM = parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i L_k C_i += A_{i,k}\n")
+SUM = parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i,k C[i] += A[i,k]\n")
 INPUTS = walks.random_inputs(SUM, walks.np.random.default_rng(0))
 
 
@@ -47,9 +47,9 @@ def test_walks_go_on_where_the_log_ends_even_in_the_middle_of_a_line(tmp_path):
     ("after", "expected"),
     [
         (SUM, "it is the same program"),
-        (parse("i:6 k:4\nA:f32[i,5] -> C:f32[i]\nL_i L_k C_i += A_{i,k}\n"), "output C differs"),
-        (parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i L_k C_i += A_{i,4-k}\n"), "output C differs"),
-        (parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i L_k C_i += A_{i,k+1}\n"), "subscript"),
+        (parse("i:6 k:4\nA:f32[i,5] -> C:f32[i]\nL_i,k C[i] += A[i,k]\n"), "output C differs"),
+        (parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i,k C[i] += A[i,4-k]\n"), "output C differs"),
+        (parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i,k C[i] += A[i,k+1]\n"), "subscript"),
     ],
 )
 def test_a_step_that_changes_the_result_is_a_fault(after, expected):
@@ -57,7 +57,7 @@ def test_a_step_that_changes_the_result_is_a_fault(after, expected):
 
 
 def test_another_order_of_a_sum_is_no_fault_where_the_strategy_says_so():
-    backwards = parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i L_k C_i += A_{i,4-k}\n")
+    backwards = parse("i:6 k:5\nA:f32[i,k] -> C:f32[i]\nL_i,k C[i] += A[i,4-k]\n")
     assert fault(SUM, Outcome(backwards, Exactness.REASSOCIATES), INPUTS) == ""
 
 
@@ -85,7 +85,7 @@ def test_the_census_catches_a_strategy_that_is_wrong(monkeypatch, mistaken):
 
 
 def test_retyping_changes_every_float_and_nothing_else():
-    program = parse("i:4\nA:f32[i] N:i64[i] -> C:f32[i]; D:f32[i]\nL_i D_i = f32(N_i)\nL_i C_i = A_i+D_i\n")
+    program = parse("i:4\nA:f32[i] N:i64[i] -> C:f32[i]; D:f32[i]\nL_i D[i] = f32(N[i])\nL_i C[i] = A[i]+D[i]\n")
     double = census.retyped(program, DType.F64)
     assert [tensor.dtype for tensor in double.tensors] == [DType.F64, DType.I64, DType.F64, DType.F64]
     assert census.retyped(double, DType.F32) == program

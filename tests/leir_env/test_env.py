@@ -36,15 +36,15 @@ assert leirgym.VERBS
 SOFTMAX = """\
 i:8 j:32
 A:f32[i,j] -> B:f32[i,j]; C,D:f32[i]
-L_i L_j C_i max= A_{i,j}
-L_i L_j D_i += exp(A_{i,j}-C_i)
-L_i L_j B_{i,j} = exp(A_{i,j}-C_i)/D_i
+L_i,j C[i] max= A[i,j]
+L_i,j D[i] += exp(A[i,j]-C[i])
+L_i,j B[i,j] = exp(A[i,j]-C[i])/D[i]
 """
 
 MATMUL = """\
-i:16 j:16 k:16
+i,j,k:16
 A:f32[i,k] B:f32[k,j] -> C:f32[i,j]
-L_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}
+L_i,j,k C[i,j] += A[i,k] B[k,j]
 """
 
 SMALL = {
@@ -52,20 +52,20 @@ SMALL = {
     "matmul": MATMUL,
     "uneven matmul": MATMUL.replace("16", "15"),
     "batched matmul": "b:3 i:8 j:6 k:10\nA:f32[b,i,k] B:f32[b,k,j] -> C:f32[b,i,j]\n"
-    "L_b L_i L_j L_k C_{b,i,j} += A_{b,i,k} B_{b,k,j}\n",
+    "L_b,i,j,k C[b,i,j] += A[b,i,k] B[b,k,j]\n",
     "linear and relu": "i:8 j:12 k:16\nA:f32[i,k] | B:f32[j,k] C:f32[j] -> D:f32[i,j]; E:f32[i,j]\n"
-    "L_i L_j L_k E_{i,j} += A_{i,k} B_{j,k}\nL_i L_j D_{i,j} = max(E_{i,j}+C_j,0.0)\n",
-    "layernorm": "i:8 j:16\nA:f32[i,j] | B,C:f32[j] -> D:f32[i,j]; E,F:f32[i]\nL_i L_j E_i += A_{i,j}\n"
-    "L_i L_j F_i += (A_{i,j}-E_i/16.0)*(A_{i,j}-E_i/16.0)\n"
-    "L_i L_j D_{i,j} = (A_{i,j}-E_i/16.0)*rsqrt(F_i/16.0+1e-05) B_j+C_j\n",
-    "convolution": "n:2 f:4 h:6 w:6 c:3 r:3 s:3\nA:f32[n,c,8,8] | B:f32[f,c,r,s] -> C:f32[n,f,h,w]\n"
-    "L_n L_f L_h L_w L_c L_r L_s C_{n,f,h,w} += A_{n,c,h+r,w+s} B_{f,c,r,s}\n",
-    "pooling": "n:4 h:6 w:6 r:3 s:3\nA:f32[n,12,12] -> B:f32[n,h,w]\n"
-    "L_n L_h L_w L_r L_s B_{n,h,w} max= A_{n,2h+r,2w+s} if 2h+r<12 and 2w+s<12\n",
-    "attention": "i:8 j:8 k:4\nA:f32[i,k] B,C:f32[j,k] -> D:f32[i,k]; E:f32[i,j] F,G:f32[i] H:f32[i,j]\n"
-    "L_i L_j L_k E_{i,j} += A_{i,k} B_{j,k}\nL_i L_j F_i max= 0.5*E_{i,j}\nL_i L_j G_i += exp(0.5*E_{i,j}-F_i)\n"
-    "L_i L_j H_{i,j} = exp(0.5*E_{i,j}-F_i)/G_i\nL_i L_k L_j D_{i,k} += H_{i,j} C_{j,k}\n",
-    "sum": "i:24 j:10\nA:f32[i,j] -> B:f32\nL_i L_j B += A_{i,j}\n",
+    "L_i,j,k E[i,j] += A[i,k] B[j,k]\nL_i,j D[i,j] = max(E[i,j]+C[j],0.0)\n",
+    "layernorm": "i:8 j:16\nA:f32[i,j] | B,C:f32[j] -> D:f32[i,j]; E,F:f32[i]\nL_i,j E[i] += A[i,j]\n"
+    "L_i,j F[i] += (A[i,j]-E[i]/16.0)*(A[i,j]-E[i]/16.0)\n"
+    "L_i,j D[i,j] = (A[i,j]-E[i]/16.0)*rsqrt(F[i]/16.0+1e-05) B[j]+C[j]\n",
+    "convolution": "n:2 f:4 h,w:6 c,r,s:3\nA:f32[n,c,8,8] | B:f32[f,c,r,s] -> C:f32[n,f,h,w]\n"
+    "L_n,f,h,w,c,r,s C[n,f,h,w] += A[n,c,h+r,w+s] B[f,c,r,s]\n",
+    "pooling": "n:4 h,w:6 r,s:3\nA:f32[n,12,12] -> B:f32[n,h,w]\n"
+    "L_n,h,w,r,s B[n,h,w] max= A[n,2h+r,2w+s] if 2h+r<12 and 2w+s<12\n",
+    "attention": "i,j:8 k:4\nA:f32[i,k] B,C:f32[j,k] -> D:f32[i,k]; E:f32[i,j] F,G:f32[i] H:f32[i,j]\n"
+    "L_i,j,k E[i,j] += A[i,k] B[j,k]\nL_i,j F[i] max= 0.5*E[i,j]\nL_i,j G[i] += exp(0.5*E[i,j]-F[i])\n"
+    "L_i,j H[i,j] = exp(0.5*E[i,j]-F[i])/G[i]\nL_i,k,j D[i,k] += H[i,j] C[j,k]\n",
+    "sum": "i:24 j:10\nA:f32[i,j] -> B:f32\nL_i,j B += A[i,j]\n",
 }
 """Ten kinds of workload, so small that the interpreter takes no time."""
 
@@ -196,7 +196,7 @@ def test_a_strategy_call_is_a_step() -> None:
     env = started(actions="text")
     observation, _, terminated, truncated, info = env.step("loop_split(j.3; 8)")
     assert (terminated, truncated) == (False, False)
-    assert "L_jo L_ji B_{i,8jo+ji}" in observation
+    assert "L_i,jo,ji B[i,8jo+ji]" in observation
     assert info["status"] == "predicted" and info["detail"] == ""
 
 
@@ -225,7 +225,7 @@ def test_garbage_is_refused_and_changes_nothing(text: str) -> None:
 # Rewritten programs
 
 
-FASTER = SOFTMAX.replace("L_i L_j B", "P_i L_j B")
+FASTER = SOFTMAX.replace("L_i,j B", "P_i L_j B")
 
 
 def test_a_correct_rewriting_passes_both_tests() -> None:
@@ -250,7 +250,7 @@ def test_renaming_everything_is_a_correct_rewriting() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [("exp(A_{i,j}-C_i)/D_i", "exp(A_{i,j}-C_i)"), ("exp(A_{i,j}-C_i)/D_i", "0.0*D_i"), ("-C_i)", "-C_i-1e-3)")],
+    [("exp(A[i,j]-C[i])/D[i]", "exp(A[i,j]-C[i])"), ("exp(A[i,j]-C[i])/D[i]", "0.0*D[i]"), ("-C[i])", "-C[i]-1e-3)")],
 )
 def test_a_wrong_rewriting_ends_the_episode_with_the_failing_return(change: tuple[str, str]) -> None:
     env = started(actions="rewrite")
@@ -269,13 +269,13 @@ def test_a_wrong_rewriting_ends_the_episode_with_the_failing_return(change: tupl
         ("", "malformed: "),
         ("A:f32[8,32] -> B:f32[8,32]\n", "malformed: "),
         ("loop_split(i; 4)", "malformed: line 1, column 5: "),
-        (SOFTMAX.replace("/D_i", "/D_{i,j}"), "malformed: line 5, "),
-        (SOFTMAX.replace("D_i +=", "D_i =+"), "malformed: line 4, column 14: "),
-        (SOFTMAX.replace("L_i L_j C", "L_i P_j C"), "malformed: line 3, "),
-        (SOFTMAX.replace("exp(A_{i,j}-C_i)/D_i", "A_{i+1,j}"), "malformed: line 5, "),
+        (SOFTMAX.replace("/D[i]", "/D[i,j]"), "malformed: line 5, "),
+        (SOFTMAX.replace("D[i] +=", "D[i] =+"), "malformed: line 4, column 13: "),
+        (SOFTMAX.replace("L_i,j C", "L_i P_j C"), "malformed: line 3, "),
+        (SOFTMAX.replace("exp(A[i,j]-C[i])/D[i]", "A[i+1,j]"), "malformed: line 5, "),
         (MATMUL, "interface: the program has 2 inputs, the root 1"),
         (SOFTMAX.replace("j:32", "j:16"), "interface: input A is f32[8,16], and f32[8,32] in the root"),
-        (SOFTMAX.replace("j:32", "j:32 z:99").replace("L_i L_j C", "L_z L_i L_j C"), "size: "),
+        (SOFTMAX.replace("j:32", "j:32 z:99").replace("L_i,j C", "L_z,i,j C"), "size: "),
         ("[" * 10_000, "malformed: "),
         (" " * 10_000_000, f"size: a program has at most {MAX_CHARACTERS:,} characters, got 10,000,000"),
     ],
@@ -379,7 +379,7 @@ def test_r10_info_holds_what_is_allowed_and_no_secret(actions: str) -> None:
     _, info = env.reset()
     assert info.keys() <= ALLOWED
     assert {"executable_pass"} <= info.keys() or actions != "rewrite"
-    *_, info = env.step({"menu": 1, "text": "loop_split(i; 4)", "rewrite": SOFTMAX.replace("/D_i", "")}[actions])
+    *_, info = env.step({"menu": 1, "text": "loop_split(i; 4)", "rewrite": SOFTMAX.replace("/D[i]", "")}[actions])
     assert info.keys() <= ALLOWED
     assert "seed" not in json.dumps(info, default=str)
 
@@ -434,7 +434,7 @@ def test_measured_rewards_are_remembered_by_the_store(measured: LeirEnv, store: 
 
 def test_a_wrong_rewriting_fails_by_measurement_too(store: Path) -> None:
     env = started(reward="measured", actions="rewrite", store=str(store))
-    _, reward, terminated, _, info = env.step(SOFTMAX.replace("exp(A_{i,j}-C_i)/D_i", "0.0*D_i"))
+    _, reward, terminated, _, info = env.step(SOFTMAX.replace("exp(A[i,j]-C[i])/D[i]", "0.0*D[i]"))
     assert (reward, terminated, info["status"]) == (FAILURE_RETURN, True, "wrong")
     assert info["executable_pass"] and not info["equal_pass"]
     env.close()
@@ -467,8 +467,8 @@ def offer_of(env: LeirEnv) -> Any:
 
 
 def test_features_tell_strides_apart() -> None:
-    good = "i:64 j:64\nA:f32[i,j] -> B:f32[i,j]\nL_i L_j B_{i,j} = A_{i,j}\n"
-    bad = good.replace("L_i L_j", "L_j L_i")
+    good = "i,j:64\nA:f32[i,j] -> B:f32[i,j]\nL_i,j B[i,j] = A[i,j]\n"
+    bad = good.replace("L_i,j", "L_j,i")
     stride = list(FEATURES).index("accesses_unit_stride")
     assert features(parse(good))[stride] == 1
     assert features(parse(bad))[stride] == 0
@@ -568,6 +568,6 @@ def test_a_workload_that_is_none_is_a_clear_error() -> None:
     with pytest.raises(ParseError, match="line 3"):
         make(workload=SOFTMAX.replace("max=", "mix=")).reset()
     with pytest.raises(VerifyError, match="P_j"):
-        make(workload=SOFTMAX.replace("L_j C", "P_j C")).reset()
+        make(workload=SOFTMAX.replace("L_i,j C", "L_i P_j C")).reset()
     with pytest.raises(ValueError, match="not int"):
         make(workload=3).reset()

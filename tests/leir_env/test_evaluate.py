@@ -23,27 +23,27 @@ from tests.leir_env.renaming import canonical
 QUICK = timing.Rules(pairs=5, width=10.0, seconds=0.02)
 MATMUL = """i:48 j:64 k:40
 A:f32[i,k] B:f32[k,j] -> C:f32[i,j]
-L_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}
+L_i,j,k C[i,j] += A[i,k] B[k,j]
 """
 SCHEDULED = """i:48 k:40 j:4 v:16
 A:f32[i,k] B:f32[k,64] -> C:f32[i,64]
-L_i L_k L_j V_v C_{i,16j+v} += A_{i,k} B_{k,16j+v}
+L_i,k,j V_v C[i,16j+v] += A[i,k] B[k,16j+v]
 """
-TILED = """i:12 u:4 j:4 v:16 k:40
+TILED = """i:12 u,j:4 v:16 k:40
 A:f32[48,k] B:f32[k,64] -> C:f32[48,64]
-L_i L_j [
+L_i,j [
   D:f32[u,v]
-  L_k U_u V_v D_{u,v} += A_{4i+u,k} B_{k,16j+v}
-  U_u V_v C_{4i+u,16j+v} = D_{u,v}
+  L_k U_u V_v D[u,v] += A[4i+u,k] B[k,16j+v]
+  U_u V_v C[4i+u,16j+v] = D[u,v]
 ]
 """
 WRONG = MATMUL.replace("k:40", "k:39").replace("A:f32[i,k] B:f32[k,j]", "A:f32[i,40] B:f32[40,j]")
 SLOW = """i:48 j:64 k:40 r:200
 A:f32[i,k] B:f32[k,j] -> C:f32[i,j]; D:f32[i,j]
-L_i L_j L_k L_r D_{i,j} max= sin(A_{i,k}+r)
-L_i L_j L_k C_{i,j} += select(D_{i,j}>2.0,0.0,A_{i,k} B_{k,j})
+L_i,j,k,r D[i,j] max= sin(A[i,k]+r)
+L_i,j,k C[i,j] += select(D[i,j]>2.0,0.0,A[i,k] B[k,j])
 """
-OUT_OF_BOUNDS = MATMUL.replace("B_{k,j}", "B_{k+1,j}")
+OUT_OF_BOUNDS = MATMUL.replace("B[k,j]", "B[k+1,j]")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_time_limit_is_a_status(evaluator):
 
 
 def test_parallel_loops_run_in_forked_workers():
-    parallel = TILED.replace("L_i L_j", "P_i L_j")
+    parallel = TILED.replace("L_i,j", "P_i L_j")
     with Pool(1, "envs.leir_env.measure:prepare", blocked=("torch",), environment={"TVM_NUM_THREADS": "2"}) as pool:
         evaluator = Evaluator(parse(MATMUL), baseline=parse(SCHEDULED), threads=2, pool=pool, rules=QUICK)
         records = [one(evaluator, parallel, fresh=True) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_the_exactness_of_the_trace_sets_the_tolerance(evaluator):
 
 
 def test_a_tiny_task_is_not_admitted_and_a_proper_one_is(monkeypatch):
-    tiny = Evaluator(parse("i:16\nA:f32[i] -> C:f32[i]\nL_i C_i = exp(A_i)\n"), rules=QUICK)
+    tiny = Evaluator(parse("i:16\nA:f32[i] -> C:f32[i]\nL_i C[i] = exp(A[i])\n"), rules=QUICK)
     assert "mostly the call" in tiny.admit()[0]
     proper = Evaluator(parse(MATMUL), rules=QUICK)
     assert proper.admit() == ()

@@ -36,14 +36,14 @@ def test_the_values_stay_the_same(name):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("i:8 j:16\nA:f32[i,j] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j}\n", "B^bx_i B^tx_j C_{i,j} = A_{i,j}"),
-        ("i:8\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "B^tx_i C_i = A_i"),
-        ("i:8000\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "B^bx_i C_i = A_i"),
-        ("i:8 j:16\nA:f32[i,j] -> C:f32[i]\nL_i L_j C_i += A_{i,j}\n", "B^bx_i L_j C_i += A_{i,j}"),
-        ("i:8 j:16\nA:f32[i,j] -> C:f32[j]\nL_i L_j C_j += A_{i,j}\n", "L_i B^tx_j C_j += A_{i,j}"),
-        ("i:8\nA:f32[i] -> C:f32\nL_i C += A_i\n", "B^tx_t L_i C += A_i"),
+        ("i:8 j:16\nA:f32[i,j] -> C:f32[i,j]\nL_i,j C[i,j] = A[i,j]\n", "B^bx_i B^tx_j C[i,j] = A[i,j]"),
+        ("i:8\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\n", "B^tx_i C[i] = A[i]"),
+        ("i:8000\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\n", "B^bx_i C[i] = A[i]"),
+        ("i:8 j:16\nA:f32[i,j] -> C:f32[i]\nL_i,j C[i] += A[i,j]\n", "B^bx_i L_j C[i] += A[i,j]"),
+        ("i:8 j:16\nA:f32[i,j] -> C:f32[j]\nL_i,j C[j] += A[i,j]\n", "L_i B^tx_j C[j] += A[i,j]"),
+        ("i:8\nA:f32[i] -> C:f32\nL_i C += A[i]\n", "B^tx_t L_i C += A[i]"),
         ("-> C:f32\nC = 1\n", "B^tx_t C = 1"),
-        ("i:8\nA:f32[i] -> C:f32[i]\nB^bx_i C_i = A_i\n", "B^bx_i C_i = A_i"),
+        ("i:8\nA:f32[i] -> C:f32[i]\nB^bx_i C[i] = A[i]\n", "B^bx_i C[i] = A[i]"),
     ],
 )
 def test_blocks_go_outermost_and_threads_innermost(text, wanted):
@@ -52,7 +52,7 @@ def test_blocks_go_outermost_and_threads_innermost(text, wanted):
 
 
 def test_temporaries_of_a_nest_move_to_where_its_threads_have_them():
-    text = "i:8 j:4\nA:f32[i,j] -> C:f32\nL_i [\n  D:f32[j]\n  L_j D_j = A_{i,j}\n  L_j C += D_j\n]\n"
+    text = "i:8 j:4\nA:f32[i,j] -> C:f32\nL_i [\n  D:f32[j]\n  L_j D[j] = A[i,j]\n  L_j C += D[j]\n]\n"
     mapped = gpu_schedule(parse(text))
     assert verify(mapped, "cuda") == () and "D:f32.l[j]" in show(mapped) and "B^tx_t L_i [" in show(mapped)
     assert "__global__" in cuda_source(mapped)

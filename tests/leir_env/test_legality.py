@@ -76,28 +76,28 @@ from tests.leir_env.nests import (
 )
 
 MATMUL = """\
-i:512 j:512 k:512
+i,j,k:512
 A:f32[i,k] B:f32[k,j] -> C:f32[i,j]
-L_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}
+L_i,j,k C[i,j] += A[i,k] B[k,j]
 """
 
 TILED = """\
 io:16 ii:32 jo:12 ji:64 k:1024
 A:f32[512,1024] B:f32[1024,768] -> C:f32[512,768]
-L_io L_jo [
+L_io,jo [
   D:f32.l[ii,ji]
-  L_k L_ii L_ji D_{ii,ji} += A_{32io+ii,k} B_{k,64jo+ji}
-  L_ii L_ji C_{32io+ii,64jo+ji} = D_{ii,ji}
+  L_k,ii,ji D[ii,ji] += A[32io+ii,k] B[k,64jo+ji]
+  L_ii,ji C[32io+ii,64jo+ji] = D[ii,ji]
 ]
 """
 
 SHARED_TILE = """\
 io:16 ii:32 jo:12 ji:64 k:1024
 A:f32[512,1024] B:f32[1024,768] -> C:f32[512,768]; D:f32[ii,ji]
-L_io L_jo [
-  L_ii L_ji D_{ii,ji} = 0.0
-  L_k L_ii L_ji D_{ii,ji} += A_{32io+ii,k} B_{k,64jo+ji}
-  L_ii L_ji C_{32io+ii,64jo+ji} = D_{ii,ji}
+L_io,jo [
+  L_ii,ji D[ii,ji] = 0.0
+  L_k,ii,ji D[ii,ji] += A[32io+ii,k] B[k,64jo+ji]
+  L_ii,ji C[32io+ii,64jo+ji] = D[ii,ji]
 ]
 """
 
@@ -105,9 +105,9 @@ SOFTMAX = """\
 i:16 j:64
 A:f32[i,j] -> C:f32[i,j]; D,E:f32[i]
 L_i [
-  L_j D_i max= A_{i,j}
-  L_j E_i += exp(A_{i,j}-D_i)
-  L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i
+  L_j D[i] max= A[i,j]
+  L_j E[i] += exp(A[i,j]-D[i])
+  L_j C[i,j] = exp(A[i,j]-D[i])/E[i]
 ]
 """
 
@@ -127,86 +127,86 @@ def refusals(text: str) -> dict[str, str | None]:
 def test_matmul_is_parallel_over_rows_and_columns_only() -> None:
     found = refusals(MATMUL)
     assert found["i"] is None and found["j"] is None
-    assert found["k"] == "k carries the reduction of C (C_{i,j} += A_{i,k} B_{k,j})"
+    assert found["k"] == "k carries the reduction of C (C[i,j] += A[i,k] B[k,j])"
 
 
 def test_matmul_with_the_reduction_outermost_is_exact() -> None:
-    after = MATMUL.replace("L_i L_j L_k", "L_k L_i L_j")
+    after = MATMUL.replace("L_i,j,k", "L_k,i,j")
     assert order(parse(MATMUL), parse(after)) is Order.EXACT
 
 
 def test_two_reduction_loops_exchanged_reassociate_a_float_sum() -> None:
-    before = "i:4 k:4 r:4\nA:f32[i,k,r] -> C:f32[i]\nL_i L_k L_r C_i += A_{i,k,r}\n"
-    after = before.replace("L_k L_r", "L_r L_k")
+    before = "i,k,r:4\nA:f32[i,k,r] -> C:f32[i]\nL_i,k,r C[i] += A[i,k,r]\n"
+    after = before.replace("L_i,k,r", "L_i,r,k")
     assert order(parse(before), parse(after)) is Order.REASSOCIATES
 
 
 @pytest.mark.parametrize("change", [("+=", "max="), ("f32", "i32")])
 def test_two_reduction_loops_exchanged_are_exact_for_maxima_and_integers(change: tuple[str, str]) -> None:
-    before = "i:4 k:4 r:4\nA:f32[i,k,r] -> C:f32[i]\nL_i L_k L_r C_i += A_{i,k,r}\n".replace(*change)
-    assert order(parse(before), parse(before.replace("L_k L_r", "L_r L_k"))) is Order.EXACT
+    before = "i,k,r:4\nA:f32[i,k,r] -> C:f32[i]\nL_i,k,r C[i] += A[i,k,r]\n".replace(*change)
+    assert order(parse(before), parse(before.replace("L_i,k,r", "L_i,r,k"))) is Order.EXACT
 
 
 def test_a_header_accumulator_forbids_parallel_tiles_and_a_private_one_allows_them() -> None:
     assert refusals(SHARED_TILE)["io"] is not None
     private = refusals(TILED)
     assert private["io"] is None and private["jo"] is None
-    assert private["k"] == ("k carries the reduction of D (D_{ii,ji} += A_{32io+ii,k} B_{k,64jo+ji})")
+    assert private["k"] == ("k carries the reduction of D (D[ii,ji] += A[32io+ii,k] B[k,64jo+ji])")
     assert [private[name] for name in ("ii", "ji", "ii.2", "ji.2")] == [None] * 4
 
 
 def test_softmax_is_parallel_over_rows_and_its_reductions_are_not() -> None:
     found = refusals(SOFTMAX)
     assert found["i"] is None and found["j.3"] is None
-    assert found["j"] == "j carries the reduction of D (D_i max= A_{i,j})"
-    assert found["j.2"] == "j carries the reduction of E (E_i += exp(A_{i,j}-D_i))"
+    assert found["j"] == "j carries the reduction of D (D[i] max= A[i,j])"
+    assert found["j.2"] == "j carries the reduction of E (E[i] += exp(A[i,j]-D[i]))"
 
 
 def test_a_chain_of_elements_is_not_parallel() -> None:
-    found = refusals("i:16\n-> A:f32[17]\nL_i A_{i+1} = A_i\n")
+    found = refusals("i:16\n-> A:f32[17]\nL_i A[i+1] = A[i]\n")
     assert found["i"] == (
-        "i carries a dependence of A: A_{i+1} = A_i reads A that A_{i+1} = A_i wrote in an earlier iteration"
+        "i carries a dependence of A: A[i+1] = A[i] reads A that A[i+1] = A[i] wrote in an earlier iteration"
     )
 
 
 def test_reading_ahead_is_an_anti_dependence() -> None:
-    program = parse("i:16\n-> A:f32[17]\nL_i A_i = A_{i+1}\n")
+    program = parse("i:16\n-> A:f32[17]\nL_i A[i] = A[i+1]\n")
     assert [found.kind for found in carried(program, (0,))] == ["anti"]
 
 
 def test_a_guard_that_keeps_reads_and_writes_apart_makes_a_loop_parallel() -> None:
-    text = "i:16\n-> A:f32[32]\nL_i A_{i+8} = A_i if i<8\n"
+    text = "i:16\n-> A:f32[32]\nL_i A[i+8] = A[i] if i<8\n"
     assert refusals(text)["i"] is None
     assert refusals(text.replace("i<8", "i<9"))["i"] is not None
 
 
 def test_a_select_constrains_only_the_arm_it_guards() -> None:
-    text = "i:16\n-> A:f32[32]\nL_i A_{i+8} = select(i<8,A_i,0.0)\n"
+    text = "i:16\n-> A:f32[32]\nL_i A[i+8] = select(i<8,A[i],0.0)\n"
     assert refusals(text)["i"] is None
-    assert refusals(text.replace("A_i,0.0", "0.0,A_i"))["i"] is not None
+    assert refusals(text.replace("A[i],0.0", "0.0,A[i]"))["i"] is not None
 
 
 def test_fused_subscripts_by_division_and_remainder_are_exact() -> None:
-    text = "f:4096\nB:f32[64,64] -> A:f32[64,64]\nL_f A_{f//64,f%64} = B_{f//64,f%64}\n"
+    text = "f:4096\nB:f32[64,64] -> A:f32[64,64]\nL_f A[f//64,f%64] = B[f//64,f%64]\n"
     assert refusals(text)["f"] is None
-    assert refusals(text.replace("f%64}", "f%32}", 1))["f"] is not None
+    assert refusals(text.replace("f%64]", "f%32]", 1))["f"] is not None
 
 
 def test_an_indirect_subscript_is_taken_to_be_any_element() -> None:
-    text = "i:16 j:4\nI:i32[i] B:f32[i] -> A:f32[i,j]\nL_i L_j A_{I_i,j} = B_i\n"
+    text = "i:16 j:4\nI:i32[i] B:f32[i] -> A:f32[i,j]\nL_i,j A[I[i],j] = B[i]\n"
     found = refusals(text)
     assert found["i"] is not None and found["j"] is None
 
 
 ATTENTION = """\
-h:2 i:8 j:8 d:4
+h:2 i,j:8 d:4
 Q,K,W:f32[h,i,d] -> O:f32[h,i,d]; S,R:f32[h,i,j] M,Z:f32[h,i]
-L_h L_i L_j L_d S_{h,i,j} += Q_{h,i,d} K_{h,j,d}
-L_h L_i L_j M_{h,i} max= S_{h,i,j}
-L_h L_i L_j R_{h,i,j} = exp(S_{h,i,j}-M_{h,i})
-L_h L_i L_j Z_{h,i} += R_{h,i,j}
-L_h L_i L_j R_{h,i,j} = R_{h,i,j}/Z_{h,i}
-L_h L_i L_d L_j O_{h,i,d} += R_{h,i,j} W_{h,j,d}
+L_h,i,j,d S[h,i,j] += Q[h,i,d] K[h,j,d]
+L_h,i,j M[h,i] max= S[h,i,j]
+L_h,i,j R[h,i,j] = exp(S[h,i,j]-M[h,i])
+L_h,i,j Z[h,i] += R[h,i,j]
+L_h,i,j R[h,i,j] = R[h,i,j]/Z[h,i]
+L_h,i,d,j O[h,i,d] += R[h,i,j] W[h,j,d]
 """
 
 
@@ -246,8 +246,8 @@ def test_all_loops_of_attention_but_its_reductions_are_parallel() -> None:
 
 
 def test_loops_fuse_under_one_index_name() -> None:
-    before = "i:8 j:8\nA:f32[8] -> C:f32[8]; D:f32[8]\nL_i D_i = A_i\nL_j C_j = D_j\n"
-    after = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[8]\nL_i [\n  D_i = A_i\n  C_i = D_i\n]\n")
+    before = "i:8 j:8\nA:f32[8] -> C:f32[8]; D:f32[8]\nL_i D[i] = A[i]\nL_j C[j] = D[j]\n"
+    after = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[8]\nL_i [\n  D[i] = A[i]\n  C[i] = D[i]\n]\n")
     renamed = before.replace(" j:8", "").replace("j", "i")
     assert order(parse(renamed), after) is Order.EXACT
     with pytest.raises(ValueError, match="no counterpart under the same loops"):
@@ -255,45 +255,45 @@ def test_loops_fuse_under_one_index_name() -> None:
 
 
 def test_fusion_across_a_shifted_read_is_refused_with_the_two_equations() -> None:
-    before = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i D_i = A_i\nL_i C_i = D_{i+1}\n")
-    after = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i [\n  D_i = A_i\n  C_i = D_{i+1}\n]\n")
-    assert order(before, after) == "C_i = D_{i+1} must come after D_i = A_i: flow dependence of D"
+    before = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i D[i] = A[i]\nL_i C[i] = D[i+1]\n")
+    after = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i [\n  D[i] = A[i]\n  C[i] = D[i+1]\n]\n")
+    assert order(before, after) == "C[i] = D[i+1] must come after D[i] = A[i]: flow dependence of D"
 
 
 def test_fission_is_fusion_backwards() -> None:
-    before = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i [\n  D_i = A_i\n  C_i = D_i\n]\n")
-    after = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i D_i = A_i\nL_i C_i = D_i\n")
+    before = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i [\n  D[i] = A[i]\n  C[i] = D[i]\n]\n")
+    after = parse("i:8\nA:f32[8] -> C:f32[8]; D:f32[9]\nL_i D[i] = A[i]\nL_i C[i] = D[i]\n")
     assert order(before, after) is Order.EXACT
     assert order(after, before) is Order.EXACT
 
 
 def test_an_independent_statement_may_move_past_another() -> None:
-    before = parse("i:8\nA:f32[i] -> C,E:f32[i]; D:f32[i]\nL_i D_i = A_i\nL_i C_i = D_i\nL_i E_i = A_i\n")
+    before = parse("i:8\nA:f32[i] -> C,E:f32[i]; D:f32[i]\nL_i D[i] = A[i]\nL_i C[i] = D[i]\nL_i E[i] = A[i]\n")
     one, two, three = before.body
     assert order(before, Program(replace(before.block, body=(three, one, two)))) is Order.EXACT
     assert isinstance(order(before, Program(replace(before.block, body=(two, one, three)))), str)
 
 
 def test_two_sums_into_one_tensor_may_change_places_by_reassociation() -> None:
-    before = parse("i:8\nA,B:f32[i] -> C:f32[i]\nL_i C_i += A_i\nL_i C_i += B_i\n")
+    before = parse("i:8\nA,B:f32[i] -> C:f32[i]\nL_i C[i] += A[i]\nL_i C[i] += B[i]\n")
     after = Program(replace(before.block, body=before.body[::-1]))
     assert order(before, after) is Order.REASSOCIATES
 
 
 def test_a_declaration_that_changes_its_block_is_refused() -> None:
-    before = parse("i:8\nA:f32[i] -> C:f32[i]; D:f32\nL_i [\n  D = A_i\n  C_i = D\n]\n")
-    after = parse("i:8\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  D = A_i\n  C_i = D\n]\n")
+    before = parse("i:8\nA:f32[i] -> C:f32[i]; D:f32\nL_i [\n  D = A[i]\n  C[i] = D\n]\n")
+    after = parse("i:8\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  D = A[i]\n  C[i] = D\n]\n")
     assert order(before, after) == "D is private to each (), and would be to each (i)"
 
 
 def test_a_declaration_that_nothing_uses_may_move() -> None:
-    before = parse("i:8 j:8\nA:f32[i] -> C:f32[i]\nL_j [\n  D:f32\n  L_i C_i = A_i\n]\n")
-    after = parse("i:8 j:8\nA:f32[i] -> C:f32[i]\nL_i L_j [\n  D:f32\n  C_i = A_i\n]\n")
+    before = parse("i,j:8\nA:f32[i] -> C:f32[i]\nL_j [\n  D:f32\n  L_i C[i] = A[i]\n]\n")
+    after = parse("i,j:8\nA:f32[i] -> C:f32[i]\nL_i,j [\n  D:f32\n  C[i] = A[i]\n]\n")
     assert order(before, after) is Order.EXACT
 
 
 def test_a_reduction_that_would_start_differently_is_refused() -> None:
-    before = parse("-> C:f32[2]\nC_0 += 1.0\nC_1 *= 2.0\n")
+    before = parse("-> C:f32[2]\nC[0] += 1.0\nC[1] *= 2.0\n")
     after = Program(replace(before.block, body=before.body[::-1]))
     assert order(before, after) == "C would start differently: its first assignment in its block would be another"
 
@@ -457,7 +457,7 @@ def test_a_question_beyond_the_solvers_budget_is_answered_conservatively(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(polyhedral, "MAX_OPERATIONS", 1)
-    program = parse("i:61\n-> A:f32[200]\nL_i A_{2i+77} = A_{3i%7} if i%5==3\n")
+    program = parse("i:61\n-> A:f32[200]\nL_i A[2i+77] = A[3i%7] if i%5==3\n")
     assert parallel_refusal(program, (0,)) is not None
     dependence.carried.cache_clear()
     polyhedral.satisfiable.cache_clear()
@@ -480,7 +480,7 @@ def test_an_exchange_is_judged_as_the_order_that_it_makes(program: Program) -> N
 
 def test_verdicts_survive_caches_that_forget_half() -> None:
     text = "i:6 j:5\nA:f32[i,j] -> C:f32[i]; D:f32[i]\n{}\n"
-    one, other = "L_i L_j D_i += A_{i,j}", "L_i C_i = A_{i,0}"
+    one, other = "L_i,j D[i] += A[i,j]", "L_i C[i] = A[i,0]"
     before, after = parse(text.format(f"{one}\n{other}")), parse(text.format(f"{other}\n{one}"))
     verdict = order(before, after)
     for cached in (legality._compare, analysed):

@@ -59,10 +59,10 @@ def of_every_operator(dtype: str, typings: tuple[str, ...], kind: str) -> Progra
     for op in OPS.values():
         if op.typing in typings and op.name != "select":
             name = op.name.capitalize().replace("_", "")
-            first = "abs(A_i)" if op.name in ("log", "sqrt", "rsqrt", "pow") else "A_i"
-            value = call(op.name, *(first, "B_i")[: op.arity])
+            first = "abs(A[i])" if op.name in ("log", "sqrt", "rsqrt", "pow") else "A[i]"
+            value = call(op.name, *(first, "B[i]")[: op.arity])
             outputs.append((name, "bool" if op.typing in ("compare", "logic") else dtype))
-            lines.append(f"{kind}_i {name}_i = {value}")
+            lines.append(f"{kind}_i {name}[i] = {value}")
     header = " ".join(f"{name}:{kind}[i]" for name, kind in outputs)
     return parse(f"i:16\nA,B:{dtype}[i] -> {header}\n" + "\n".join(lines) + "\n")
 
@@ -102,7 +102,7 @@ def test_elementary_functions_are_accurate_to_a_few_ulp_everywhere() -> None:
     x = np.concatenate([SPECIAL, sweep])
     x = np.resize(x, (-(-x.size // 16), 16)).astype(np.float32)
     outputs = " ".join(f"{name.capitalize()}:f32[{x.shape[0]},v]" for name in REFERENCE)
-    lines = "".join(f"L_i V_v {name.capitalize()}_{{i,v}} = {name}(A_{{i,v}})\n" for name in REFERENCE)
+    lines = "".join(f"L_i V_v {name.capitalize()}[i,v] = {name}(A[i,v])\n" for name in REFERENCE)
     got = build(parse(f"i:{x.shape[0]} v:16\nA:f32[i,v] -> {outputs}\n{lines}")).run({"A": x})
     for name, function in REFERENCE.items():
         with np.errstate(all="ignore"):
@@ -117,31 +117,31 @@ def test_elementary_functions_are_accurate_to_a_few_ulp_everywhere() -> None:
 
 
 def test_a_vectorised_loop_gives_the_bits_of_the_serial_one() -> None:
-    text = "i:32\nA,B:f32[i] -> C:f32[i]\n{}_i C_i = tanh(A_i)*exp(B_i)+sigmoid(A_i*B_i)/erf(B_i)\n"
+    text = "i:32\nA,B:f32[i] -> C:f32[i]\n{}_i C[i] = tanh(A[i])*exp(B[i])+sigmoid(A[i]*B[i])/erf(B[i])\n"
     serial, vector = (agree(text.format(kind))["C"] for kind in "LV")
     np.testing.assert_array_equal(serial, vector)
 
 
 def test_deeply_nested_functions_build() -> None:
-    value = "A_i"
+    value = "A[i]"
     for _ in range(25):
         value = f"tanh(exp({value})-1.0)"
-    agree(f"i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = {value}\n")
+    agree(f"i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] = {value}\n")
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        "L_i C_i = A_i*2+1",
-        "L_i C_i = A_i*(i//3+1)",
-        "L_i C_i = A_i/(1/3)+i/2",
-        "L_i C_i = select(i<5,i,2.5)",
-        "L_i C_i = select(i*2==i+4,1,A_i)",
-        "L_i C_i = max(A_i,-inf)+min(i,3)",
-        "L_i C_i = pow(A_i,2)+pow(2,A_i)",
-        "L_i C_i = exp(i)*A_i",
-        "V_i C_i = A_i*i+f32(i)",
-        "L_i C_i = A_i*f32(100000*i*50000)",
+        "L_i C[i] = A[i]*2+1",
+        "L_i C[i] = A[i]*(i//3+1)",
+        "L_i C[i] = A[i]/(1/3)+i/2",
+        "L_i C[i] = select(i<5,i,2.5)",
+        "L_i C[i] = select(i*2==i+4,1,A[i])",
+        "L_i C[i] = max(A[i],-inf)+min(i,3)",
+        "L_i C[i] = pow(A[i],2)+pow(2,A[i])",
+        "L_i C[i] = exp(i)*A[i]",
+        "V_i C[i] = A[i]*i+f32(i)",
+        "L_i C[i] = A[i]*f32(100000*i*50000)",
     ],
 )
 def test_weak_literals_and_indices_take_the_dtype_they_meet(body: str) -> None:
@@ -149,7 +149,7 @@ def test_weak_literals_and_indices_take_the_dtype_they_meet(body: str) -> None:
 
 
 def test_a_bfloat16_literal_is_rounded_before_it_is_used() -> None:
-    program = parse("i:64\nA:bf16[i] -> C:bf16[i]\nL_i C_i = A_i*0.3\n")
+    program = parse("i:64\nA:bf16[i] -> C:bf16[i]\nL_i C[i] = A[i]*0.3\n")
     inputs = random_inputs(program, np.random.default_rng(0))
     np.testing.assert_array_equal(build(program).run(inputs)["C"], run(program, inputs)["C"])
 
@@ -158,8 +158,8 @@ def test_casts_agree() -> None:
     agree(
         "i:16\nA:f32[i] I:i32[i] M:bool[i] -> "
         "C:i32[i] D:f64[i] E:bool[i] F:f16[i] G:i8[i] H:f32[i] J:i64[i]\n"
-        "L_i C_i = i32(A_i*10.0)\nL_i D_i = f64(A_i)*f64(I_i)\nL_i E_i = bool(I_i)\nL_i F_i = f16(A_i)\n"
-        "L_i G_i = i8(I_i+1)\nL_i H_i = f32(M_i)\nL_i J_i = i64(I_i)*4000000000+i\n"
+        "L_i C[i] = i32(A[i]*10.0)\nL_i D[i] = f64(A[i])*f64(I[i])\nL_i E[i] = bool(I[i])\nL_i F[i] = f16(A[i])\n"
+        "L_i G[i] = i8(I[i]+1)\nL_i H[i] = f32(M[i])\nL_i J[i] = i64(I[i])*4000000000+i\n"
     )
 
 
@@ -169,43 +169,43 @@ def test_every_accumulation_starts_from_its_identity_in_every_loop_order(order: 
     loops = " ".join(f"L_{name}" for name in order)
     agree(
         f"i:3 j:5 k:4\nA:{dtype}[i,k] B:{dtype}[k,j] -> C,D,E,F:{dtype}[i,j] G:{dtype}\n"
-        f"{loops} C_{{i,j}} += A_{{i,k}} B_{{k,j}}\n{loops} D_{{i,j}} max= A_{{i,k}} B_{{k,j}}\n"
-        f"{loops} E_{{i,j}} min= A_{{i,k}} B_{{k,j}}\n{loops} F_{{i,j}} *= A_{{i,k}}+B_{{k,j}}\n"
-        f"{loops} G max= A_{{i,k}}-B_{{k,j}}\n"
+        f"{loops} C[i,j] += A[i,k] B[k,j]\n{loops} D[i,j] max= A[i,k] B[k,j]\n"
+        f"{loops} E[i,j] min= A[i,k] B[k,j]\n{loops} F[i,j] *= A[i,k]+B[k,j]\n"
+        f"{loops} G max= A[i,k]-B[k,j]\n"
     )
 
 
 def test_booleans_accumulate() -> None:
-    agree("i:4 j:3\nA:bool[i,j] -> C,D:bool[i]\nL_i L_j C_i max= A_{i,j}\nL_j L_i D_i min= A_{i,j}\n")
+    agree("i:4 j:3\nA:bool[i,j] -> C,D:bool[i]\nL_i,j C[i] max= A[i,j]\nL_j,i D[i] min= A[i,j]\n")
 
 
-TILED = """io:4 jo:3 k:10 ii:4 ji:16
+TILED = """io,ii:4 jo:3 k:10 ji:16
 A:f32[16,k] B:f32[k,48] -> C:f32[16,48]
 P_io L_jo [
   D:f32.l[ii,ji]
-  L_k U_ii V_ji D_{ii,ji} += A_{4io+ii,k} B_{k,16jo+ji}
-  U_ii V_ji C_{4io+ii,16jo+ji} = D_{ii,ji}
+  L_k U_ii V_ji D[ii,ji] += A[4io+ii,k] B[k,16jo+ji]
+  U_ii V_ji C[4io+ii,16jo+ji] = D[ii,ji]
 ]
 """
 
-RAGGED = """io:4 jo:3 k:7 ii:4 ji:8
+RAGGED = """io,ii:4 jo:3 k:7 ji:8
 A:f32[13,k] B:f32[k,19] -> C:f32[13,19]
-P_io L_jo U_ii L_k V_ji C_{4io+ii,8jo+ji} += A_{4io+ii,k} B_{k,8jo+ji} if 4io+ii<13 and 8jo+ji<19
+P_io L_jo U_ii L_k V_ji C[4io+ii,8jo+ji] += A[4io+ii,k] B[k,8jo+ji] if 4io+ii<13 and 8jo+ji<19
 """
 
 PACKED = """jo:3 k:9 io:4 ii:6 ji:16 jm:2
 A:f32[21,k] B:f32[k,41] -> C:f32[21,41]
 P_jo [
   E:f32.l[k,ji]
-  L_k V_ji E_{k,ji} = B_{k,16jo+ji} if 16jo+ji<41
-  L_k V_ji E_{k,ji} = 0.0 if 16jo+ji>=41
+  L_k V_ji E[k,ji] = B[k,16jo+ji] if 16jo+ji<41
+  L_k V_ji E[k,ji] = 0.0 if 16jo+ji>=41
   L_io [
     D:f32.l[ii,ji]
-    L_k U_ii V_ji D_{ii,ji} += A_{6io+ii,k} E_{k,ji} if 6io+ii<21
-    U_ii V_ji C_{6io+ii,16jo+ji} = D_{ii,ji} if 6io+ii<21 and 16jo+ji<41
+    L_k U_ii V_ji D[ii,ji] += A[6io+ii,k] E[k,ji] if 6io+ii<21
+    U_ii V_ji C[6io+ii,16jo+ji] = D[ii,ji] if 6io+ii<21 and 16jo+ji<41
   ]
 ]
-L_jm C_{jm,jm} += 1.0
+L_jm C[jm,jm] += 1.0
 """
 
 
@@ -217,17 +217,17 @@ def test_matmuls_in_tiles_agree(text: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "L_i C_i = select(i<7,A_{i+1},0.5)",
-        "V_i C_i = select(i<7,A_{i+1},0.5)",
-        "V_i C_i = select(i>=2 and i<6,select(i==3,A_{i-2},A_{i+2}),A_i)",
-        "L_i C_i = A_{i+1} if i<7\nC_7 = 0.0",
-        "V_i C_i = A_{i+1} if i<7\nC_7 = 0.0",
-        "V_i C_i += A_i if A_i>0.0",
-        "L_i C_i += A_{i+1} if A_{i}>0.0 and i<7",
-        "V_i C_i = select(I_i<7,A_{I_i},0.0)",
-        "L_i C_{7-i} = A_{I_i}",
-        "V_i C_i = A_{(3i+1)%8}",
-        "L_i C_i += A_{i//2} if i%2==0",
+        "L_i C[i] = select(i<7,A[i+1],0.5)",
+        "V_i C[i] = select(i<7,A[i+1],0.5)",
+        "V_i C[i] = select(i>=2 and i<6,select(i==3,A[i-2],A[i+2]),A[i])",
+        "L_i C[i] = A[i+1] if i<7\nC[7] = 0.0",
+        "V_i C[i] = A[i+1] if i<7\nC[7] = 0.0",
+        "V_i C[i] += A[i] if A[i]>0.0",
+        "L_i C[i] += A[i+1] if A[i]>0.0 and i<7",
+        "V_i C[i] = select(I[i]<7,A[I[i]],0.0)",
+        "L_i C[7-i] = A[I[i]]",
+        "V_i C[i] = A[(3i+1)%8]",
+        "L_i C[i] += A[i//2] if i%2==0",
     ],
 )
 def test_guarded_and_indirect_reads_agree(body: str) -> None:
@@ -238,62 +238,62 @@ def test_an_arm_that_is_not_chosen_is_never_read() -> None:
     # Far beyond what is mapped: reading it would end the process.
     far = 2**29
     for kind in "LV":
-        program = parse(f"i:8\nA:f32[i] I:i32[i] -> C:f32[i]\n{kind}_i C_i = select(I_i<8,A_{{I_i}},1.0)\n")
+        program = parse(f"i:8\nA:f32[i] I:i32[i] -> C:f32[i]\n{kind}_i C[i] = select(I[i]<8,A[I[i]],1.0)\n")
         got = build(program).run({"A": np.zeros(8, np.float32), "I": np.array([0, far] * 4, np.int32)})
         np.testing.assert_array_equal(got["C"], [0, 1] * 4)
 
 
-@pytest.mark.parametrize("outer", ["L_i", "P_i", "U_i", "L_h P_i", "P_h P_i"])
+@pytest.mark.parametrize("outer", ["L_i", "P_i", "U_i", "L_h P_i", "P_h,i"])
 @pytest.mark.parametrize("size", [5, 64, 700])
 def test_a_temporary_is_fresh_in_every_execution_of_its_block(outer: str, size: int) -> None:
     extra, dims, sub = ("h:2 ", "h,", "h,") if "h" in outer else ("", "", "")
     agree(
         f"{extra}i:3 j:{size}\nA:f32[{dims}i,j] -> C:f32[{dims}i,j]\n{outer} [\n  D:f32[j] E:f32\n"
-        f"  L_j D_j += A_{{{sub}i,j}}\n  L_j E max= D_j\n  L_j C_{{{sub}i,j}} = D_{{{size - 1}-j}}-E\n]\n"
+        f"  L_j D[j] += A[{sub}i,j]\n  L_j E max= D[j]\n  L_j C[{sub}i,j] = D[{size - 1}-j]-E\n]\n"
     )
 
 
 def test_nested_loops_of_one_kind_agree() -> None:
-    agree("i:4 j:4 k:4\nA:f32[i,j,k] -> C:f32[i,j,k]\nV_i V_j V_k C_{i,j,k} = A_{i,j,k}*2.0\n")
-    agree("i:4 j:4 k:4\nA:f32[i,j,k] -> C:f32[i,j,k]\nP_i U_j P_k C_{i,j,k} = A_{i,j,k}*2.0\n")
-    agree("i:4 j:4 k:4\nA:f32[i,j,k] -> C:f32[i,j]\nV_i U_j L_k C_{i,j} += A_{i,j,k}\n")
+    agree("i,j,k:4\nA:f32[i,j,k] -> C:f32[i,j,k]\nV_i,j,k C[i,j,k] = A[i,j,k]*2.0\n")
+    agree("i,j,k:4\nA:f32[i,j,k] -> C:f32[i,j,k]\nP_i U_j P_k C[i,j,k] = A[i,j,k]*2.0\n")
+    agree("i,j,k:4\nA:f32[i,j,k] -> C:f32[i,j]\nV_i U_j L_k C[i,j] += A[i,j,k]\n")
 
 
 @pytest.mark.parametrize("extent", [1, 3, 7, 13])
 def test_odd_extents_agree(extent: int) -> None:
-    agree(f"i:{extent} j:3\nA:f32[i,j] -> C:f32[i] D:f32\nL_j V_i C_i += A_{{i,j}}\nU_i L_j D += A_{{i,j}}\n")
+    agree(f"i:{extent} j:3\nA:f32[i,j] -> C:f32[i] D:f32\nL_j V_i C[i] += A[i,j]\nU_i L_j D += A[i,j]\n")
 
 
 def test_tensors_of_no_dimension_agree() -> None:
-    agree("i:8\nA:f32[i] S:f32 -> C:f32; D:f32\nL_i D += A_i*S\nC = D/8\n")
+    agree("i:8\nA:f32[i] S:f32 -> C:f32; D:f32\nL_i D += A[i]*S\nC = D/8\n")
 
 
 @pytest.mark.parametrize(
     "text",
     [
         # T is read at this iteration before it is accumulated.
-        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  C_i = T_i+1.0\n  L_k T_i += A_{i,k}\n]\n",
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  C[i] = T[i]+1.0\n  L_k T[i] += A[i,k]\n]\n",
         # T is read at other iterations before they are accumulated.
-        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  C_i = T_{3-i}\n]\n",
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T[i] += A[i,k]\n  C[i] = T[3-i]\n]\n",
         # T is accumulated at another place afterwards.
-        "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  T_{3-i} += 1.0\n]\n",
+        "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i [\n  L_k T[i] += A[i,k]\n  T[3-i] += 1.0\n]\n",
         # T is read by a later nest.
-        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nP_i L_k T_i += A_{i,k}\nL_i L_k C_i += T_{3-i}\nL_i T_i max= C_i\n",
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nP_i L_k T[i] += A[i,k]\nL_i,k C[i] += T[3-i]\nL_i T[i] max= C[i]\n",
         # T is not covered by the first accumulation.
-        "i:4 k:3\nA:f32[i,k] -> T:f32[9]\nL_i L_k T_{2i} += A_{i,k}\nL_i T_{2i+1} += 1.0\n",
+        "i:4 k:3\nA:f32[i,k] -> T:f32[9]\nL_i,k T[2i] += A[i,k]\nL_i T[2i+1] += 1.0\n",
         # The diagonal only.
-        "i:4 k:3\nA:f32[i,k] -> T:f32[i,i]\nL_i L_k T_{i,i} += A_{i,k}\n",
+        "i:4 k:3\nA:f32[i,k] -> T:f32[i,i]\nL_i,k T[i,i] += A[i,k]\n",
         # A reduction loop outside.
-        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_k [\n  L_i T_i += A_{i,k}\n  L_i C_i = T_i\n]\n",
+        "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_k [\n  L_i T[i] += A[i,k]\n  L_i C[i] = T[i]\n]\n",
         # Guards on the first accumulation.
-        "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i L_k T_i += A_{i,k} if k<i\n",
+        "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i,k T[i] += A[i,k] if k<i\n",
         # Two digits, the lower one outside.
-        "io:3 ii:4 k:3\nA:f32[10,k] -> T:f32[10]\nL_ii L_io L_k T_{4io+ii} += A_{4io+ii,k} if 4io+ii<10\n",
+        "io,k:3 ii:4\nA:f32[10,k] -> T:f32[10]\nL_ii,io,k T[4io+ii] += A[4io+ii,k] if 4io+ii<10\n",
         # Indirect accumulation.
-        "i:4 k:6\nA:f32[k] I:i32[k] -> T:f32[i]\nL_k T_{I_k} += A_k\nL_i T_i += 0.0\n",
+        "i:4 k:6\nA:f32[k] I:i32[k] -> T:f32[i]\nL_k T[I[k]] += A[k]\nL_i T[i] += 0.0\n",
         # The start must be repeated in every execution of the block.
-        "r:2 i:4 k:3\nA:f32[r,i,k] -> C:f32[r,i]\nL_r [\n  T:f32[i]\n  L_k L_i T_i += A_{r,i,k}\n"
-        "  L_i C_{r,i} = T_i\n]\n",
+        "r:2 i:4 k:3\nA:f32[r,i,k] -> C:f32[r,i]\nL_r [\n  T:f32[i]\n  L_k,i T[i] += A[r,i,k]\n"
+        "  L_i C[r,i] = T[i]\n]\n",
     ],
 )
 def test_starts_agree_where_they_may_not_sink(text: str) -> None:
@@ -314,20 +314,20 @@ def places(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def test_a_start_sinks_to_just_outside_the_first_loop_that_does_not_index_it() -> None:
-    matmul = "i:4 j:4 k:4\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\n{} C_{{i,j}} += A_{{i,k}} B_{{k,j}}\n"
-    assert places(matmul.format("L_i L_j L_k")) == {"C": ((0, 0, 0), "")}
+    matmul = "i,j,k:4\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\n{} C[i,j] += A[i,k] B[k,j]\n"
+    assert places(matmul.format("L_i,j,k")) == {"C": ((0, 0, 0), "")}
     assert places(matmul.format("P_i L_k V_j")) == {"C": ((0, 0), "V_j")}
-    assert places(matmul.format("L_k L_i L_j")) == {"C": ((0,), "L_i L_j")}
+    assert places(matmul.format("L_k,i,j")) == {"C": ((0,), "L_i L_j")}
     assert places(TILED)["D"] == ((0, 0, 0), "U_ii V_ji")
     assert places(RAGGED)["C"] == ((0, 0, 0), "U_ii V_ji")
 
 
 def test_a_start_stays_out_of_a_loop_where_another_iteration_uses_the_element() -> None:
-    other = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T_i += A_{i,k}\n  C_i = T_{3-i}\n]\n"
+    other = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i [\n  L_k T[i] += A[i,k]\n  C[i] = T[3-i]\n]\n"
     assert places(other)["T"][0] == (0,)
-    first = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i C_i = T_{3-i}\nL_i L_k T_i += A_{i,k}\n"
+    first = "i:4 k:3\nA:f32[i,k] -> C,T:f32[i]\nL_i C[i] = T[3-i]\nL_i,k T[i] += A[i,k]\n"
     assert places(first)["T"] == ((0,), "L_i")
-    later = "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i L_k T_i += A_{i,k}\nL_i T_i += T_{3-i}\n"
+    later = "i:4 k:3\nA:f32[i,k] -> T:f32[i]\nL_i,k T[i] += A[i,k]\nL_i T[i] += T[3-i]\n"
     assert places(later)["T"] == ((0, 0), "")
 
 
@@ -367,18 +367,18 @@ def tiles_with_tails(rng: np.random.Generator) -> Program:
     guards = [f"{index}<{size}" for index, tile, count, size in tails if tile * count > size]
     extra = [f"{j}<={i}", f"{j}>=3", f"{k}!=2", f"{i}>{j}+1"]
     guards += [guard for guard in extra if rng.random() < 0.15]
-    value = f"A_{{{i},{k}}} B_{{{k},{j}}}"
+    value = f"A[{i},{k}] B[{k},{j}]"
     if rng.random() < 0.3:
         value = f"exp(min({value},1.0))"
     if rng.random() < 0.3:
-        value += f"+select({j}>=1 and {j}<{sizes[1]},B_{{{k},{j}-1}},0.5)"
+        value += f"+select({j}>=1 and {j}<{sizes[1]},B[{k},{j}-1],0.5)"
     domains = " ".join(f"{n}o:{c} {n}i:{t}" for n, c, t in zip("ijk", counts, tiles, strict=True))
     nest = " ".join(f"{kinds[name]}_{name}" for name in loops)
     guard = f" if {' and '.join(str(g) for g in rng.permutation(guards))}" if guards else ""
     m, n, q = sizes
     return parse(
         f"{domains}\nA:f32[{m},{q}] B:f32[{q},{n}] -> C:f32[{m},{n}]\n"
-        f"{nest} C_{{{i},{j}}} {rng.choice(['+=', 'max='])} {value}{guard}\n"
+        f"{nest} C[{i},{j}] {rng.choice(['+=', 'max='])} {value}{guard}\n"
     )
 
 
@@ -389,9 +389,9 @@ def test_tails_agree_in_every_order_and_kind_of_loops() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("i:8\nA:f32[i] -> C:f32[i]\nB^tx_i C_i = A_i\n", "bound_on_cpu", "loop i is bound to tx"),
-        ("i:8\nA:f32[i] B:f64[i] -> C:f32[i]\nL_i C_i = A_i*B_i\n", "mixed_dtypes", "mixes f32 and f64"),
-        ("i:8\nA:i32[i] -> C:i32[i]\nL_i C_i = A_i*0.5\n", "mixed_dtypes", "0.5 meets i32"),
+        ("i:8\nA:f32[i] -> C:f32[i]\nB^tx_i C[i] = A[i]\n", "bound_on_cpu", "loop i is bound to tx"),
+        ("i:8\nA:f32[i] B:f64[i] -> C:f32[i]\nL_i C[i] = A[i]*B[i]\n", "mixed_dtypes", "mixes f32 and f64"),
+        ("i:8\nA:i32[i] -> C:i32[i]\nL_i C[i] = A[i]*0.5\n", "mixed_dtypes", "0.5 meets i32"),
     ],
 )
 def test_what_a_cpu_cannot_express_is_a_located_error(text: str, code: str, words: str) -> None:
@@ -408,7 +408,7 @@ def test_an_unknown_target_is_named() -> None:
 def test_a_temporary_in_an_unrolled_loop_that_is_cut_at_its_tail_is_declared_once_in_each_case() -> None:
     program = parse(
         "io:3 ii:6 k:5\nA:f32[16,k] -> C:f32[16]\n"
-        "L_io U_ii [\n  D:f32.l\n  L_k D += A_{6io+ii,k} if 6io+ii<16\n  C_{6io+ii} = D if 6io+ii<16\n]\n"
+        "L_io U_ii [\n  D:f32.l\n  L_k D += A[6io+ii,k] if 6io+ii<16\n  C[6io+ii] = D if 6io+ii<16\n]\n"
     )
     assert verify(program) == ()
     inputs = {"A": np.arange(80, dtype=np.float32).reshape(16, 5)}
@@ -419,7 +419,7 @@ def test_a_tensor_that_nothing_reads_shares_no_memory_with_one_that_matters():
     # TVM's StorageRewrite gave G's memory to H, which is written beside it.
     program = parse(
         "i:9 j:2\nA,B:f32[i,j] -> C:f32[i,j]; G:f32[i,j] H:f32[j,i]\n"
-        "L_i L_j [\n  G_{i,j} = A_{i,j} B_{i,j}\n  H_{j,i} = A_{i,j}+B_{i,j}\n]\nL_i L_j C_{i,j} = H_{j,i}\n"
+        "L_i,j [\n  G[i,j] = A[i,j] B[i,j]\n  H[j,i] = A[i,j]+B[i,j]\n]\nL_i,j C[i,j] = H[j,i]\n"
     )
     inputs = random_inputs(program, np.random.default_rng(0))
     np.testing.assert_array_equal(build(program).run(inputs)["C"], inputs["A"] + inputs["B"])
@@ -428,8 +428,8 @@ def test_a_tensor_that_nothing_reads_shares_no_memory_with_one_that_matters():
 @pytest.mark.parametrize("kind", ["U", "V"])
 def test_lanes_that_a_guard_excludes_still_find_their_accumulator_at_its_start(kind):
     program = parse(
-        "io:2 k:2 c:4 i2:1\nA:f32[10] -> C:f32[5]\n"
-        f"L_io {kind}_c L_k C_{{4io+c}} += A_{{8io+2c+k}} if 4io+c<4\nL_i2 L_k C_{{i2+4}} += A_{{2*(i2+4)+k}}\n"
+        "io,k:2 c:4 i2:1\nA:f32[10] -> C:f32[5]\n"
+        f"L_io {kind}_c L_k C[4io+c] += A[8io+2c+k] if 4io+c<4\nL_i2,k C[i2+4] += A[2*(i2+4)+k]\n"
     )
     values = np.arange(10, dtype=np.float32)
     np.testing.assert_array_equal(build(program).run({"A": values})["C"], [1, 5, 9, 13, 17])

@@ -26,22 +26,22 @@ WALK = (
 )
 
 FAST = """\
-jo:4 k:48 ji:16 io:8 ii:4
+jo,ii:4 k:48 ji:16 io:8
 A:f32[32,k] B:f32[k,64] -> C:f32[32,64]
 P_jo [
   E:f32.l[k,ji]
-  L_k V_ji E_{k,ji} = B_{k,16jo+ji}
+  L_k V_ji E[k,ji] = B[k,16jo+ji]
   L_io [
     D:f32.l[ii,ji]
-    L_k U_ii V_ji D_{ii,ji} += A_{4io+ii,k} E_{k,ji}
-    U_ii V_ji C_{4io+ii,16jo+ji} = D_{ii,ji}
+    L_k U_ii V_ji D[ii,ji] += A[4io+ii,k] E[k,ji]
+    U_ii V_ji C[4io+ii,16jo+ji] = D[ii,ji]
   ]
 ]
 """
 
 
 def test_the_tiled_packed_vectorised_parallel_matmul_is_reachable_and_exact() -> None:
-    program = parse("i:32 j:64 k:48\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n")
+    program = parse("i:32 j:64 k:48\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n")
     root, exactness = program, Exactness.EXACT
     for text in WALK:
         action = parse_action(text)

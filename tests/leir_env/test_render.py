@@ -17,10 +17,10 @@ def test_ansi_marks_what_the_last_move_changed() -> None:
     assert lines[:6] == [
         "  i:8 j:32",
         "  A:f32[i,j] -> B:f32[i,j]; C,D:f32[i]",
-        "  L_i L_j C_i max= A_{i,j}",
-        "  L_i L_j D_i += exp(A_{i,j}-C_i)",
-        "- L_i L_j B_{i,j} = exp(A_{i,j}-C_i)/D_i",
-        "+ P_i L_j B_{i,j} = exp(A_{i,j}-C_i)/D_i",
+        "  L_i,j C[i] max= A[i,j]",
+        "  L_i,j D[i] += exp(A[i,j]-C[i])",
+        "- L_i,j B[i,j] = exp(A[i,j]-C[i])/D[i]",
+        "+ P_i L_j B[i,j] = exp(A[i,j]-C[i])/D[i]",
     ]
     assert lines[6].startswith("predicted: ") and "over the default schedule" in lines[6]
 
@@ -40,7 +40,7 @@ def test_html_is_escaped_and_marks_the_changed_word() -> None:
     fragment = env.render()
     assert fragment is not None
     assert "-&gt; B:f32[i,j]" in fragment and "->" not in fragment.replace("--&gt;", "")
-    assert '<span style="background:#abf2bc">P_i</span>' in fragment
+    assert '<span style="background:#abf2bc">P_i L_j</span>' in fragment
     env.step("<script>")
     assert "<script>" not in (env.render() or "")
 
@@ -49,4 +49,4 @@ def test_human_writes_each_step_to_the_terminal(capsys: pytest.CaptureFixture[st
     env = started(render_mode="human", actions="text")
     env.step("loop_parallelization(i)")
     assert env.render() is None
-    assert "+ P_i L_j C_i max= A_{i,j}" in capsys.readouterr().out
+    assert "+ P_i L_j C[i] max= A[i,j]" in capsys.readouterr().out

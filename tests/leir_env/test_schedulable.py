@@ -16,12 +16,12 @@ from envs.leir_env.schedulable import schedulable
 
 PROGRAMS = {
     "imperfect": "i:5 j:7\nA:f32[i,j] -> C:f32[i,j]; D:f32[i]\n"
-    "L_i [\n  L_j D_i += A_{i,j}\n  L_j C_{i,j} = A_{i,j}-D_i\n]\n",
-    "guarded": "i:5 j:7\nA:f32[i,j] -> C:f32[i]\nL_i L_j C_i += A_{i,j} if i<=j\n",
-    "set_first": "i:5 j:7\nA:f32[i,j] -> C:f32[i]\nL_i C_i = 3\nL_i L_j C_i += A_{i,j}\n",
-    "twice": "i:5 j:7\nA:f32[i,j] -> C:f32[i]\nL_i L_j C_i += A_{i,j}\nL_i L_j C_i += A_{i,j}\n",
-    "prefix": "i:5\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i<1,0,C_{i-1})+A_i\n",
-    "scalar": "i:5\nA:f32[i] -> C:f32; D:f32\nL_i D max= A_i\nC = D*2\n",
+    "L_i [\n  L_j D[i] += A[i,j]\n  L_j C[i,j] = A[i,j]-D[i]\n]\n",
+    "guarded": "i:5 j:7\nA:f32[i,j] -> C:f32[i]\nL_i,j C[i] += A[i,j] if i<=j\n",
+    "set_first": "i:5 j:7\nA:f32[i,j] -> C:f32[i]\nL_i C[i] = 3\nL_i,j C[i] += A[i,j]\n",
+    "twice": "i:5 j:7\nA:f32[i,j] -> C:f32[i]\nL_i,j C[i] += A[i,j]\nL_i,j C[i] += A[i,j]\n",
+    "prefix": "i:5\nA:f32[i] -> C:f32[i]\nL_i C[i] = select(i<1,0,C[i-1])+A[i]\n",
+    "scalar": "i:5\nA:f32[i] -> C:f32; D:f32\nL_i D max= A[i]\nC = D*2\n",
 }
 
 
@@ -62,4 +62,4 @@ def test_most_patterns_are_schedulable():
 @pytest.mark.parametrize("head", ["P_i", "V_i", "U_i"])
 def test_a_scheduled_program_is_refused(head):
     with pytest.raises(BuildError, match="loop i is scheduled"):
-        schedulable(parse(f"i:4\nA:f32[i] -> C:f32[i]\n{head} C_i = A_i\n"))
+        schedulable(parse(f"i:4\nA:f32[i] -> C:f32[i]\n{head} C[i] = A[i]\n"))

@@ -17,10 +17,10 @@ from envs.leir_env.tree import loops_below
 from envs.leir_env.verify import verify
 from envs.leir_env.workloads import load, names
 
-MATMUL = "i:32 j:32 k:32\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n"
+MATMUL = "i,j,k:32\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n"
 SOFTMAX = (
-    "i:16 j:32\nA:f32[i,j] -> B:f32[i,j]; C,D:f32[i]\nL_i L_j C_i max= A_{i,j}\n"
-    "L_i L_j D_i += exp(A_{i,j}-C_i)\nL_i L_j B_{i,j} = exp(A_{i,j}-C_i)/D_i\n"
+    "i:16 j:32\nA:f32[i,j] -> B:f32[i,j]; C,D:f32[i]\nL_i,j C[i] max= A[i,j]\n"
+    "L_i,j D[i] += exp(A[i,j]-C[i])\nL_i,j B[i,j] = exp(A[i,j]-C[i])/D[i]\n"
 )
 
 
@@ -94,8 +94,8 @@ def test_the_model_knows_that_a_packed_register_tile_beats_the_default_and_the_d
     root = load("matmul_512").program
     packed = parse(
         "jo:32 k:512 ji:16 io:128 ii:4\nA:f32[512,k] B:f32[k,512] -> C:f32[512,512]\n"
-        "L_jo [\n  E:f32.l[k,ji]\n  L_k V_ji E_{k,ji} = B_{k,16jo+ji}\n"
-        "  L_io L_k U_ii V_ji C_{4io+ii,16jo+ji} += A_{4io+ii,k} E_{k,ji}\n]\n"
+        "L_jo [\n  E:f32.l[k,ji]\n  L_k V_ji E[k,ji] = B[k,16jo+ji]\n"
+        "  L_io,k U_ii V_ji C[4io+ii,16jo+ji] += A[4io+ii,k] E[k,ji]\n]\n"
     )
     assert estimate(packed) < estimate(default_schedule(root)) / 2 < estimate(root) / 20
 

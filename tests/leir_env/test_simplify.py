@@ -69,7 +69,7 @@ def test_simplifying_twice_changes_nothing_more(expr: Expr) -> None:
     ],
 )
 def test_index_arithmetic_that_splits_and_fusions_leave_behind_vanishes(before: str, after: str) -> None:
-    program = parse(f"i:5 j:4 f:20\nA:f32[200] -> C:f32[i,j,f]\nL_i L_j L_f C_{{i,j,f}} = A_{{{before}}}\n")
+    program = parse(f"i:5 j:4 f:20\nA:f32[200] -> C:f32[i,j,f]\nL_i,j,f C[i,j,f] = A[{before}]\n")
     loop = program.body[0]
     while not hasattr(loop, "value"):
         loop = loop.block.body[0]  # type: ignore[union-attr]
@@ -97,7 +97,7 @@ def test_simplifying_keeps_the_truth_of_every_condition(condition: Expr) -> None
 
 
 def test_two_conditions_that_always_hold_are_true_and_two_that_never_do_are_false() -> None:
-    program = parse("i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i>=0 and i<4,A_i,0.0)\n")
+    program = parse("i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] = select(i>=0 and i<4,A[i],0.0)\n")
     holds = program.body[0].block.body[0].value.args[0]
     assert simplify(holds, {"i": 4}) == Const(True)
     assert simplify(

@@ -261,16 +261,16 @@ def test_the_text_reads_like_leir():
     example = EXAMPLES["softmax"]
     assert show(read(example.text, example.shapes).program) == (
         "tx:16 a:16384\nA:f32[tx,a] -> C:f32[tx,a]; D,E:f32[tx]\n"
-        "L_tx L_a D_tx max= A_{tx,a}\n"
-        "L_tx L_a E_tx += exp(A_{tx,a}-D_tx)\n"
-        "L_tx L_a C_{tx,a} = exp(A_{tx,a}-D_tx)/E_tx\n"
+        "L_tx,a D[tx] max= A[tx,a]\n"
+        "L_tx,a E[tx] += exp(A[tx,a]-D[tx])\n"
+        "L_tx,a C[tx,a] = exp(A[tx,a]-D[tx])/E[tx]\n"
     )
 
 
 def test_a_loop_over_a_name_with_another_extent_gets_another_name():
     text = "L^{4}_{a=0}[C^{f32,g}_{a}=1;];L^{6}_{a=0}[D^{f32,g}_{a}=2;];L^{4}_{a2=0}[E^{f32,g}_{a2}=3;];"
     lines = show(read(text, "-> C:f32[4] D:f32[6] E:f32[4]").program).splitlines()
-    assert lines[0] == "a:4 a2:6 a22:4"
+    assert lines[0] == "a,a22:4 a2:6"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_reduction_starts_by_the_operator_that_its_target_stands_next_to(updat
 
 @pytest.mark.parametrize("update", ["A^{f32,g}_{a}+C^{f32,g}", "(C^{f32,g}+1)*A^{f32,g}_{a}", "exp(C^{f32,g})"])
 def test_a_target_that_starts_from_nothing_is_refused(update):
-    with pytest.raises(ParseError, match=r"C_\{\} is read .*before it is written"):
+    with pytest.raises(ParseError, match=r"C is read .*before it is written"):
         read(f"L^{{4}}_{{a=0}}[C^{{f32,g}}={update};];", "A:f32[4] C:f32")
 
 
@@ -539,7 +539,7 @@ def command(*arguments: str, stdin: str = "") -> object:
 def test_show_reads_text_files_and_standard_input(tmp_path):
     (tmp_path / "copy.txt").write_text(GOOD)
     (tmp_path / "shapes.txt").write_text("A:f32[8]\nC:f32[8]\n")
-    wanted = "a:8\nA:f32[a] -> C:f32[a]\nL_a C_a = A_a\n"
+    wanted = "a:8\nA:f32[a] -> C:f32[a]\nL_a C[a] = A[a]\n"
     shapes = ("--shapes", "A:f32[8] C:f32[8]")
     assert command(GOOD, *shapes).stdout == wanted
     assert command("-", *shapes, stdin=GOOD).stdout == wanted

@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 QUICK = timing.Rules(pairs=5, width=10.0, seconds=0.01)
 LINEAR = """i:8 j:16 k:12
 A:f32[i,k] | W:f32[j,k] B:f32[j] -> C:f32[i,j]; D:f32[i,j]
-L_i L_j L_k D_{i,j} += A_{i,k} W_{j,k}
-L_i L_j C_{i,j} = D_{i,j}+B_j
+L_i,j,k D[i,j] += A[i,k] W[j,k]
+L_i,j C[i,j] = D[i,j]+B[j]
 """
 
 
-LOG = "i:64\nA:f32[i] -> B:f32[i]\nL_i B_i = log(A_i)\n"
+LOG = "i:64\nA:f32[i] -> B:f32[i]\nL_i B[i] = log(A[i])\n"
 MODEL = """import torch
 
 class Log(torch.nn.Module):
@@ -58,7 +58,7 @@ def test_a_program_races_its_module_on_the_same_values(race):
 
 def test_a_program_that_computes_something_else_gets_no_figure(race):
     with pytest.raises(TorchBaselineError, match="output C: the module's differs by"):
-        race(LINEAR.replace("+B_j", "-B_j"))
+        race(LINEAR.replace("+B[j]", "-B[j]"))
 
 
 def test_a_module_with_other_parameters_gets_no_figure(race):

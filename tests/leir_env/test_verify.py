@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -39,9 +40,9 @@ GOOD = """\
 i:16 j:64
 A:f32[i,j] -> C:f32[i,j]; D,E:f32[i]
 P_i [
-  L_j D_i max= A_{i,j}
-  L_j E_i += exp(A_{i,j}-D_i)
-  V_j C_{i,j} = exp(A_{i,j}-D_i)/E_i
+  L_j D[i] max= A[i,j]
+  L_j E[i] += exp(A[i,j]-D[i])
+  V_j C[i,j] = exp(A[i,j]-D[i])/E[i]
 ]
 """
 
@@ -59,230 +60,230 @@ def test_a_softmax_with_parallel_rows_and_vector_columns_is_well_formed() -> Non
 CASES: list[tuple[str, str, str, tuple[str, str]]] = [
     (
         "scope",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i+D_i\n",
-        "C_i = A_i+D_i: D is not declared",
-        ("D_i", "A_i"),
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]+D[i]\n",
+        "C[i] = A[i]+D[i]: D is not declared",
+        ("D[i]", "A[i]"),
     ),
     (
         "scope",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  D = A_i\n  C_i = D\n]\nC_0 = D\n",
-        "C_0 = D: D is declared in another block",
-        ("C_0 = D", "C_0 = A_0"),
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  D = A[i]\n  C[i] = D\n]\nC[0] = D\n",
+        "C[0] = D: D is declared in another block",
+        ("C[0] = D", "C[0] = A[0]"),
     ),
     (
         "scope",
-        "i:4\nA:f32[i,4] -> C:f32[i]\nL_i C_i = A_i\n",
-        "A_i has 1 subscripts, but A has 2 dimensions",
-        ("A_i", "A_{i,0}"),
+        "i:4\nA:f32[i,4] -> C:f32[i]\nL_i C[i] = A[i]\n",
+        "A[i] has 1 subscripts, but A has 2 dimensions",
+        ("A[i]", "A[i,0]"),
     ),
     (
         "role",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i [\n  A_i = 1.0\n  C_i = A_i\n]\n",
-        "A_i = 1.0 writes the input A",
-        ("A_i = 1.0", "C_i = 1.0"),
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i [\n  A[i] = 1.0\n  C[i] = A[i]\n]\n",
+        "A[i] = 1.0 writes the input A",
+        ("A[i] = 1.0", "C[i] = 1.0"),
     ),
     (
         "role",
-        "i:4\nA:f32[i] | B:f32[i] -> C:f32[i]\nL_i [\n  B_i += 1.0\n  C_i = A_i+B_i\n]\n",
-        "B_i += 1.0 writes the parameter B",
-        ("B_i += 1.0", "C_i = 1.0"),
+        "i:4\nA:f32[i] | B:f32[i] -> C:f32[i]\nL_i [\n  B[i] += 1.0\n  C[i] = A[i]+B[i]\n]\n",
+        "B[i] += 1.0 writes the parameter B",
+        ("B[i] += 1.0", "C[i] = 1.0"),
     ),
     (
         "type",
-        "i:4\nA:f16[i] -> C:f32[i]\nL_i C_i = A_i\n",
+        "i:4\nA:f16[i] -> C:f32[i]\nL_i C[i] = A[i]\n",
         "C is f32, but the right side is f16; cast it",
-        ("= A_i", "= f32(A_i)"),
+        ("= A[i]", "= f32(A[i])"),
     ),
     (
         "type",
-        "i:4\nA:f16[i] B:f32[i] -> C:f32[i]\nL_i C_i = A_i*B_i\n",
-        "A_i B_i: f16 meets f32; cast one of them",
-        ("A_i*", "f32(A_i)*"),
+        "i:4\nA:f16[i] B:f32[i] -> C:f32[i]\nL_i C[i] = A[i]*B[i]\n",
+        "A[i] B[i]: f16 meets f32; cast one of them",
+        ("A[i]*", "f32(A[i])*"),
     ),
     (
         "type",
-        "i:4\nI:i32[i] -> C:i32[i]\nL_i C_i = I_i*0.5\n",
-        "I_i*0.5: i32 meets a fraction; cast one of them",
+        "i:4\nI:i32[i] -> C:i32[i]\nL_i C[i] = I[i]*0.5\n",
+        "I[i]*0.5: i32 meets a fraction; cast one of them",
         ("0.5", "2"),
     ),
     (
         "type",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_{A_i}\n",
-        "A_{A_i}: subscript 1 is f32, but a subscript is an integer",
-        ("{A_i}", "{i}"),
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[A[i]]\n",
+        "A[A[i]]: subscript 1 is f32, but a subscript is an integer",
+        ("A[A[i]]", "A[i]"),
     ),
     (
         "type",
-        "i:4\nI:i32[i] -> C:i32[i]\nL_i C_i = exp(I_i)\n",
-        "exp(I_i): exp takes floats, not i32",
+        "i:4\nI:i32[i] -> C:i32[i]\nL_i C[i] = exp(I[i])\n",
+        "exp(I[i]): exp takes floats, not i32",
         ("exp", "abs"),
     ),
     (
         "type",
-        "i:4\nI:i32[i] -> C:i32[i]\nL_i C_i = I_i/2\n",
-        "I_i/2: / takes floats, not i32",
+        "i:4\nI:i32[i] -> C:i32[i]\nL_i C[i] = I[i]/2\n",
+        "I[i]/2: / takes floats, not i32",
         ("/2", "//2"),
     ),
     (
         "type",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i%2\n",
-        "A_i%2: % takes integers, not f32",
-        ("A_i%2", "i%2"),
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]%2\n",
+        "A[i]%2: % takes integers, not f32",
+        ("A[i]%2", "i%2"),
     ),
     (
         "type",
-        "i:4\nA:f32[i] -> C:bool[i]\nL_i C_i = A_i and i<2\n",
-        "A_i and i<2: and takes conditions, not f32",
-        ("A_i and", "A_i>0 and"),
+        "i:4\nA:f32[i] -> C:bool[i]\nL_i C[i] = A[i] and i<2\n",
+        "A[i] and i<2: and takes conditions, not f32",
+        ("A[i] and", "A[i]>0 and"),
     ),
     (
         "type",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i += A_i if i\n",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] += A[i] if i\n",
         "i: a guard is a condition, not a whole number",
         ("if i", "if i<2"),
     ),
     (
         "type",
-        "i:4\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i,A_i,0)\n",
-        "select(i,A_i,0): select chooses by a condition, not by a whole number",
+        "i:4\nA:f32[i] -> C:f32[i]\nL_i C[i] = select(i,A[i],0)\n",
+        "select(i,A[i],0): select chooses by a condition, not by a whole number",
         ("select(i,", "select(i<2,"),
     ),
     (
         "type",
-        "i:4\nA:bool[i] -> C:bool\nL_i C += A_i\n",
+        "i:4\nA:bool[i] -> C:bool\nL_i C += A[i]\n",
         "+= accumulates numbers, but C is bool",
-        ("C += A_i", "C = A_i if i==0"),
+        ("C += A[i]", "C = A[i] if i==0"),
     ),
     (
         "kind",
-        "i:6\nA:f32[i] -> C:f32[i]\nV_i C_i = A_i\n",
+        "i:6\nA:f32[i] -> C:f32[i]\nV_i C[i] = A[i]\n",
         "V_i has extent 6; a vector loop has one of 2, 4, 8, 16, 32, 64",
         ("i:6", "i:8"),
     ),
     (
         "kind",
-        "i:8 j:8\nA:f32[i,j] -> C:f32[i,j]\nV_i P_j C_{i,j} = A_{i,j}\n",
+        "i,j:8\nA:f32[i,j] -> C:f32[i,j]\nV_i P_j C[i,j] = A[i,j]\n",
         "P_j stands inside V_i",
         ("P_j", "L_j"),
     ),
     (
         "kind",
-        "i:8 j:8\nA:f32[i,j] -> C:f32[i,j]\nP_i P_j C_{i,j} = A_{i,j}\n",
+        "i,j:8\nA:f32[i,j] -> C:f32[i,j]\nP_i,j C[i,j] = A[i,j]\n",
         "P_j stands inside P_i; parallel loops don't nest",
-        ("P_j", "V_j"),
+        ("P_i,j", "P_i V_j"),
     ),
     (
         "kind",
-        "i:8\nA:f32[i] -> C:f32[i]\nV_i [\n  D:f32\n  D = A_i\n  C_i = D\n]\n",
+        "i:8\nA:f32[i] -> C:f32[i]\nV_i [\n  D:f32\n  D = A[i]\n  C[i] = D\n]\n",
         "D is declared inside a vector loop, which would not make it private",
         ("V_i", "L_i"),
     ),
     (
         "kind",
-        "i:1000000\nA:f32[i] -> C:f32[i]\nU_i C_i = A_i\n",
+        "i:1000000\nA:f32[i] -> C:f32[i]\nU_i C[i] = A[i]\n",
         "unrolling makes 1,000,000 copies of equations; the limit of a nest is 256",
         ("U_i", "L_i"),
     ),
     (
         "axis",
-        "i:8\nA:f32[i] -> C:f32[i]\nB^tx_i C_i = A_i\n",
+        "i:8\nA:f32[i] -> C:f32[i]\nB^tx_i C[i] = A[i]\n",
         "B^tx_i is bound to a GPU axis, which the target llvm lacks",
         ("B^tx_i", "P_i"),
     ),
     (
         "bounds",
-        "i:16 j:64\nA:f32[i,j] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j+1}\n",
-        "A_{i,j+1}: subscript 2 reaches 64, but A has extent 64 there (j<64)",
+        "i:16 j:64\nA:f32[i,j] -> C:f32[i,j]\nL_i,j C[i,j] = A[i,j+1]\n",
+        "A[i,j+1]: subscript 2 reaches 64, but A has extent 64 there (j<64)",
         ("j+1", "63-j"),
     ),
     (
         "bounds",
-        "i:16\nA:f32[i] -> C:f32[i]\nL_i C_i = A_{i-1}\n",
-        "A_{i-1}: subscript 1 reaches -1, but A has extent 16 there (i<16)",
-        ("A_{i-1}", "select(i>0,A_{i-1},0.0)"),
+        "i:16\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i-1]\n",
+        "A[i-1]: subscript 1 reaches -1, but A has extent 16 there (i<16)",
+        ("A[i-1]", "select(i>0,A[i-1],0.0)"),
     ),
     (
         "bounds",
-        "i:16\nA:f32[i] -> C:f32[i]\nL_i C_i = select(i<15,A_{i+2},0.0)\n",
-        "A_{i+2}: subscript 1 reaches 16, but A has extent 16 there (i=14)",
+        "i:16\nA:f32[i] -> C:f32[i]\nL_i C[i] = select(i<15,A[i+2],0.0)\n",
+        "A[i+2]: subscript 1 reaches 16, but A has extent 16 there (i=14)",
         ("i<15", "i<14"),
     ),
     (
         "bounds",
-        "io:4 ii:32\nA:f32[100] -> C:f32[100]\nL_io L_ii C_{32io+ii} = A_{32io+ii}\n",
-        "C_{32io+ii}: subscript 1 reaches 127, but C has extent 100 there (ii<32, io<4)",
-        ("A_{32io+ii}\n", "A_{32io+ii} if 32io+ii<100\n"),
+        "io:4 ii:32\nA:f32[100] -> C:f32[100]\nL_io,ii C[32io+ii] = A[32io+ii]\n",
+        "C[32io+ii]: subscript 1 reaches 127, but C has extent 100 there (ii<32, io<4)",
+        ("A[32io+ii]\n", "A[32io+ii] if 32io+ii<100\n"),
     ),
     (
         "bounds",
-        "i:16 j:16\nA:f32[200] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i*j}\n",
-        "A_{i*j}: subscript 1 may reach 225, but A has extent 200 there",
+        "i,j:16\nA:f32[200] -> C:f32[i,j]\nL_i,j C[i,j] = A[i*j]\n",
+        "A[i*j]: subscript 1 may reach 225, but A has extent 200 there",
         ("200", "226"),
     ),
     (
         "defined",
-        "i:16\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i C_i = D_i\n",
-        "C_i = D_i: D is read, but nothing writes it",
-        ("= D_i", "= A_i"),
+        "i:16\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i C[i] = D[i]\n",
+        "C[i] = D[i]: D is read, but nothing writes it",
+        ("= D[i]", "= A[i]"),
     ),
     (
         "defined",
-        "i:16\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i C_i = D_i\nL_i D_i = A_i\n",
-        "C_i = D_i: D is read before anything writes it",
-        ("L_i C_i = D_i\nL_i D_i = A_i", "L_i D_i = A_i\nL_i C_i = D_i"),
+        "i:16\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_i C[i] = D[i]\nL_i D[i] = A[i]\n",
+        "C[i] = D[i]: D is read before anything writes it",
+        ("L_i C[i] = D[i]\nL_i D[i] = A[i]", "L_i D[i] = A[i]\nL_i C[i] = D[i]"),
     ),
     (
         "defined",
-        "i:64 j:63\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_j D_j = A_j\nL_i C_i = D_i\n",
-        "C_i = D_i: D_{63} is read at i=63 before it is written",
-        ("L_j D_j = A_j\n", "L_j D_j = A_j\nD_63 = 0.0\n"),
+        "i:64 j:63\nA:f32[i] -> C:f32[i]; D:f32[i]\nL_j D[j] = A[j]\nL_i C[i] = D[i]\n",
+        "C[i] = D[i]: D[63] is read at i=63 before it is written",
+        ("L_j D[j] = A[j]\n", "L_j D[j] = A[j]\nD[63] = 0.0\n"),
     ),
     (
         "defined",
-        "i:16\nA:f32[i] -> C:f32[i]; D:f32[17]\nL_i [\n  C_i = D_i\n  D_{i+1} = A_i\n]\n",
-        "C_i = D_i: D_{0} is read at i=0 before it is written",
-        ("L_i [", "D_0 = 0.0\nL_i ["),
+        "i:16\nA:f32[i] -> C:f32[i]; D:f32[17]\nL_i [\n  C[i] = D[i]\n  D[i+1] = A[i]\n]\n",
+        "C[i] = D[i]: D[0] is read at i=0 before it is written",
+        ("L_i [", "D[0] = 0.0\nL_i ["),
     ),
     (
         "defined",
-        "i:16\nA:f32[i] -> C:f32[17]\nL_i C_i = A_i\n",
-        "output C: element C_{16} is never written",
-        ("C_i = A_i\n", "C_i = A_i\nC_16 = 0.0\n"),
+        "i:16\nA:f32[i] -> C:f32[17]\nL_i C[i] = A[i]\n",
+        "output C: element C[16] is never written",
+        ("C[i] = A[i]\n", "C[i] = A[i]\nC[16] = 0.0\n"),
     ),
     (
         "defined",
-        "i:16\nA:f32[i] -> B,C:f32[i]\nL_i C_i = A_i\n",
+        "i:16\nA:f32[i] -> B,C:f32[i]\nL_i C[i] = A[i]\n",
         "output B is never written",
-        ("C_i = A_i\n", "C_i = A_i\nL_i B_i += A_i\n"),
+        ("C[i] = A[i]\n", "C[i] = A[i]\nL_i B[i] += A[i]\n"),
     ),
     (
         "promise",
-        "i:16 k:16\nA:f32[i,k] -> C:f32[i]\nL_i P_k C_i += A_{i,k}\n",
-        "P_k is not safe: k carries the reduction of C (C_i += A_{i,k})",
+        "i,k:16\nA:f32[i,k] -> C:f32[i]\nL_i P_k C[i] += A[i,k]\n",
+        "P_k is not safe: k carries the reduction of C (C[i] += A[i,k])",
         ("L_i P_k", "P_i L_k"),
     ),
     (
         "promise",
-        "i:16\n-> C:f32[17]\nC_0 = 1.0\nV_i C_{i+1} = C_i\n",
-        "V_i is not safe: i carries a dependence of C: C_{i+1} = C_i reads C that C_{i+1} = C_i wrote "
+        "i:16\n-> C:f32[17]\nC[0] = 1.0\nV_i C[i+1] = C[i]\n",
+        "V_i is not safe: i carries a dependence of C: C[i+1] = C[i] reads C that C[i+1] = C[i] wrote "
         "in an earlier iteration",
         ("V_i", "L_i"),
     ),
     (
         "size",
-        "i:2000000000\n-> C:f32[i]\nL_i C_i = 1.0\n",
+        "i:2000000000\n-> C:f32[i]\nL_i C[i] = 1.0\n",
         "all tensors take 8,000,000,000 bytes; the limit is 2,147,483,648",
         ("2000000000", "2000"),
     ),
     (
         "size",
-        "i:16384 j:16384\n-> C:f32; D:f32[i,j]\nL_i L_j D_{i,j} = 1.0\nC = D_{0,0}\n",
+        "i,j:16384\n-> C:f32; D:f32[i,j]\nL_i,j D[i,j] = 1.0\nC = D[0,0]\n",
         "D:f32[16384,16384] takes 1,073,741,824 bytes; the limit of a temporary is 268,435,456",
         ("16384", "64"),
     ),
     (
         "size",
-        "i:2000000000 j:2000\n-> C:f32\nL_i L_j C += 1.0\n",
+        "i:2000000000 j:2000\n-> C:f32\nL_i,j C += 1.0\n",
         "one run takes 4e+12 operations; the limit is 2e+12",
         ("2000000000", "2000"),
     ),
@@ -310,7 +311,7 @@ READ = Access("A", (Index("i"),))
 
 
 def scale(value: Expr = READ, **changes: object) -> Program:
-    """C_i = A_i, with parts of the records replaced."""
+    """C[i] = A[i], with parts of the records replaced."""
     equation = Equation(Access("C", (Index("i"),)), Assign.SET, value)
     loop = replace(Loop(Kind.SERIAL, "i", 8, Block((equation,))), **changes)
     tensors = (Tensor("A", DType.F32, (8,), role=Role.INPUT), Tensor("C", DType.F32, (8,), role=Role.OUTPUT))
@@ -359,7 +360,7 @@ BUILT: list[tuple[str, Program, str]] = [
         Program(Block((), (Tensor("A", DType.F32, (4,), Scope.SHARED, Role.OUTPUT),))),
         "A:f32.s[4]: an output is global",
     ),
-    ("scope", scale(value=Access("A", (Index("z"),))), "C_i = A_z: no loop here runs over z"),
+    ("scope", scale(value=Access("A", (Index("z"),))), "C[i] = A[z]: no loop here runs over z"),
     ("size", scale(extent=0), "index i has extent 0; an extent is 1 to 2,147,483,647"),
     ("size", scale(extent=-3), "index i has extent -3; an extent is 1 to 2,147,483,647"),
 ]
@@ -376,11 +377,11 @@ io:16 ii:32 k:8
 A:f32[512,k] -> C:f32[512]
 B^bx_io [
   S:f32.s[ii,k]
-  B^tx_ii L_k S_{ii,k} = A_{32io+ii,k}
+  B^tx_ii L_k S[ii,k] = A[32io+ii,k]
   B^tx_ii [
     R:f32.l
-    L_k R += S_{ii,k}
-    C_{32io+ii} = R
+    L_k R += S[ii,k]
+    C[32io+ii] = R
   ]
 ]
 """
@@ -415,7 +416,7 @@ GPU: list[tuple[str, tuple[str, str], str]] = [
     (
         "promise",
         ("L_k R", "B^ty_k R"),
-        "B^ty_k is not safe: k carries the reduction of R (R += S_{ii,k})",
+        "B^ty_k is not safe: k carries the reduction of R (R += S[ii,k])",
     ),
 ]
 
@@ -440,59 +441,59 @@ def test_every_rule_has_a_demand_and_a_program_that_breaks_it() -> None:
 
 
 def test_only_the_first_stage_with_problems_reports() -> None:
-    text = "i:6\nA:f32[i] -> C:f32[i]\nV_i C_i = D_{i+1}\n"
+    text = "i:6\nA:f32[i] -> C:f32[i]\nV_i C[i] = D[i+1]\n"
     assert {code for code, _ in found(text)} == {"scope", "kind"}
 
 
 def test_check_raises_with_every_problem() -> None:
-    with pytest.raises(VerifyError, match="scope: C_i = D_i: D is not declared") as caught:
-        check(parse("i:6\n-> C:f32[i]\nL_i C_i = D_i\n"))
+    with pytest.raises(VerifyError, match=re.escape("scope: C[i] = D[i]: D is not declared")) as caught:
+        check(parse("i:6\n-> C:f32[i]\nL_i C[i] = D[i]\n"))
     assert [problem.code for problem in caught.value.problems] == ["scope"]
 
 
 def test_load_points_at_the_word_in_its_line() -> None:
     with pytest.raises(ParseError) as caught:
-        load("i:16 j:64\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  L_j C_{i,j} = exp(A_{i,j+1})\n]\n")
+        load("i:16 j:64\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  L_j C[i,j] = exp(A[i,j+1])\n]\n")
     error = caught.value
-    assert (error.line, error.column) == (4, 21)
+    assert (error.line, error.column) == (4, 20)
     assert str(error) == (
-        "line 4, column 21: A_{i,j+1}: subscript 2 reaches 64, but A has extent 64 there (j<64)\n"
-        "    L_j C_{i,j} = exp(A_{i,j+1})\n"
+        "line 4, column 20: A[i,j+1]: subscript 2 reaches 64, but A has extent 64 there (j<64)\n"
+        "    L_j C[i,j] = exp(A[i,j+1])\n"
         "                      ^"
     )
 
 
 def test_load_points_at_a_loop_and_at_a_declaration() -> None:
     with pytest.raises(ParseError) as caught:
-        load("i:6 j:6\nA:f32[i,j] -> C:f32[i,j]\nL_j V_i C_{i,j} = A_{i,j}\n")
+        load("i,j:6\nA:f32[i,j] -> C:f32[i,j]\nL_j V_i C[i,j] = A[i,j]\n")
     assert (caught.value.line, caught.value.column) == (3, 7)
     with pytest.raises(ParseError) as caught:
-        load("i:6\nA:f32[i] -> C:f32[i] D:f32[7]\nL_i C_i = A_i\nL_i D_i = A_i\n")
+        load("i:6\nA:f32[i] -> C:f32[i] D:f32[7]\nL_i C[i] = A[i]\nL_i D[i] = A[i]\n")
     assert (caught.value.line, caught.value.column) == (2, 22)
-    assert "element D_{6} is never written" in str(caught.value)
+    assert "element D[6] is never written" in str(caught.value)
 
 
 def test_load_says_how_many_more_problems_there_are() -> None:
     with pytest.raises(ParseError, match=r"D is not declared \(and 1 more\)"):
-        load("i:6\n-> C:f32[i]\nL_i C_i = D_i+E_i\n")
+        load("i:6\n-> C:f32[i]\nL_i C[i] = D[i]+E[i]\n")
 
 
 def test_subscripts_that_depend_on_data_are_let_pass() -> None:
-    assert found("i:4\nI:i32[i] A:f32[9] -> C:f32[i]\nL_i C_i = A_{I_i}\n") == []
-    assert found("i:4\nI:i32[i] A:f32[9] -> C:f32[i]; D:f32[9]\nL_i D_{I_i} = A_i\nL_i C_i = D_i\n") == []
+    assert found("i:4\nI:i32[i] A:f32[9] -> C:f32[i]\nL_i C[i] = A[I[i]]\n") == []
+    assert found("i:4\nI:i32[i] A:f32[9] -> C:f32[i]; D:f32[9]\nL_i D[I[i]] = A[i]\nL_i C[i] = D[i]\n") == []
 
 
 def test_a_concatenation_covers_its_output_in_pieces() -> None:
-    text = "i:8 j:4\nA:f32[i] B:f32[j] -> C:f32[12]\nL_i C_i = A_i\nL_j C_{j+8} = B_j\n"
+    text = "i:8 j:4\nA:f32[i] B:f32[j] -> C:f32[12]\nL_i C[i] = A[i]\nL_j C[j+8] = B[j]\n"
     assert found(text) == []
-    assert found(text.replace("j+8", "j+7")) == [("defined", "output C: element C_{11} is never written")]
+    assert found(text.replace("j+8", "j+7")) == [("defined", "output C: element C[11] is never written")]
 
 
 def test_a_running_value_is_defined_by_the_iteration_before() -> None:
-    text = "i:8\nA:f32[i] -> C:f32[i]; D:f32\nD = 0.0\nL_i [\n  C_i = D\n  D = D+A_i\n]\n"
+    text = "i:8\nA:f32[i] -> C:f32[i]; D:f32\nD = 0.0\nL_i [\n  C[i] = D\n  D = D+A[i]\n]\n"
     assert found(text) == []
-    inner = "i:8\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  C_i = D\n  D = A_i\n]\n"
-    assert found(inner) == [("defined", "C_i = D: D is read before anything writes it")]
+    inner = "i:8\nA:f32[i] -> C:f32[i]\nL_i [\n  D:f32\n  C[i] = D\n  D = A[i]\n]\n"
+    assert found(inner) == [("defined", "C[i] = D: D is read before anything writes it")]
 
 
 def test_weak_numbers_adapt_and_strong_ones_do_not() -> None:
@@ -545,15 +546,15 @@ def test_a_bound_loop_is_well_formed_for_cuda() -> None:
 
 
 def test_subscripts_computed_in_a_type_that_wraps_are_refused() -> None:
-    text = "i:4\nA:f32[256] B:i8[i] -> C:f32[i]\nL_i C_i = A_{B_i%100+B_i%100}\n"
+    text = "i:4\nA:f32[256] B:i8[i] -> C:f32[i]\nL_i C[i] = A[B[i]%100+B[i]%100]\n"
     (problem,) = verify(parse(text))
     assert "computes in i8, which wraps" in problem.sentence
-    assert verify(parse(text.replace("B_i%", "i32(B_i)%"))) == ()
+    assert verify(parse(text.replace("B[i]%", "i32(B[i])%"))) == ()
 
 
 def test_what_a_condition_says_of_data_does_not_hide_what_it_says_of_indices():
-    text = "i:4 j:3\nA:f32[3,j] N:i32[i] -> C:f32[i,j]\nL_i L_j C_{{i,j}} = select({},A_{{i-1,j}},0.0)\n"
-    assert verify(parse(text.format("i>=1 and N_i>=1"))) == ()
-    assert verify(parse(text.format("not (i<1 or N_i<1)"))) == ()
-    (problem,) = verify(parse(text.format("i>=1 or N_i>=1")))
+    text = "i:4 j:3\nA:f32[3,j] N:i32[i] -> C:f32[i,j]\nL_i,j C[i,j] = select({},A[i-1,j],0.0)\n"
+    assert verify(parse(text.format("i>=1 and N[i]>=1"))) == ()
+    assert verify(parse(text.format("not (i<1 or N[i]<1)"))) == ()
+    (problem,) = verify(parse(text.format("i>=1 or N[i]>=1")))
     assert problem.code == "bounds"

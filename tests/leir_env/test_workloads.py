@@ -18,7 +18,7 @@ from envs.leir_env.suite_tables import entries, tables
 from envs.leir_env.verify import verify
 from envs.leir_env.workloads import WorkloadError, load
 
-TEXT = "i:3\nA:f32[i] -> B:f32[i]\nL_i B_i = 2*A_i\n"
+TEXT = "i:3\nA:f32[i] -> B:f32[i]\nL_i B[i] = 2*A[i]\n"
 
 
 @pytest.mark.parametrize("name", workloads.imported())
@@ -54,7 +54,7 @@ def test_what_ships_in_f32_comes_in_f16_and_f64_too():
 
 def test_a_half_precision_sum_is_kept_in_single_precision():
     assert show(load("leir://basic/sum?dtype=f16").program) == (
-        "i:1024 j:1024\nA:f16[i,j] -> B:f16[i]; C:f32[i]\nL_i L_j C_i += f32(A_{i,j})\nL_i B_i = f16(C_i)\n"
+        "i,j:1024\nA:f16[i,j] -> B:f16[i]; C:f32[i]\nL_i,j C[i] += f32(A[i,j])\nL_i B[i] = f16(C[i])\n"
     )
 
 
@@ -162,7 +162,7 @@ def test_what_is_no_workload_is_a_clear_error(what, expected):
 
 def test_malformed_text_is_a_located_error():
     with pytest.raises(ParseError, match="line 2"):
-        load("i:3\nA:f32[i] -> B:f32[n]\nL_i B_i = A_i\n")
+        load("i:3\nA:f32[i] -> B:f32[n]\nL_i B[i] = A[i]\n")
 
 
 def test_a_file_that_is_no_text_or_too_long_is_an_error(tmp_path):

@@ -269,7 +269,7 @@ def _output(importer: _Importer, name: str) -> Stage:
 
 
 def _recurrence(copy: Stage, operator: str, axis: int) -> Stage:
-    """`C_j = select(j>=1,C_{j-1},0)+A_j` for a copy `C_j = A_j` that stands for it."""
+    """`C[j] = select(j>=1,C[j-1],0)+A[j]` for a copy `C[j] = A[j]` that stands for it."""
     target = copy.equation.target
     place = target.subscripts[axis]
     before = list(target.subscripts)

@@ -254,7 +254,7 @@ class Factorization(Algebra):
         2. The denominators stay the same, and constants whole or as they were.
 
     Rewrite:
-        L_i C_i = A_i*B_i + A_i*D_i        ->    L_i C_i = A_i*(B_i + D_i)
+        L_i C[i] = A[i]*B[i] + A[i]*D[i]        ->    L_i C[i] = A[i]*(B[i] + D[i])
     """
 
     name = "factorization"
@@ -277,7 +277,7 @@ class ExpandFactorization(Algebra):
         4. At most 8 terms result.
 
     Rewrite:
-        L_i C_i = A_i*(B_i + D_i)          ->    L_i C_i = A_i*B_i + A_i*D_i
+        L_i C[i] = A[i]*(B[i] + D[i])          ->    L_i C[i] = A[i]*B[i] + A[i]*D[i]
     """
 
     name = "expand_factorization"
@@ -297,7 +297,7 @@ class Cancellation(Algebra):
         2. The factor is never zero; the term is defined everywhere.
 
     Rewrite:
-        L_i C_i = A_i*exp(B_i)/exp(B_i)    ->    L_i C_i = A_i
+        L_i C[i] = A[i]*exp(B[i])/exp(B[i])    ->    L_i C[i] = A[i]
     """
 
     name = "cancellation"
@@ -318,7 +318,7 @@ class ExpandCancellation(Algebra):
            1/2 to 2).
 
     Rewrite:
-        L_i C_i = A_i/(B_i*B_i + 1)        ->    L_i C_i = A_i*(B_i*B_i + 1)/((B_i*B_i + 1)*(B_i*B_i + 1))
+        L_i C[i] = A[i]/(B[i]*B[i] + 1)        ->    L_i C[i] = A[i]*(B[i]*B[i] + 1)/((B[i]*B[i] + 1)*(B[i]*B[i] + 1))
     """
 
     name = "expand_cancellation"
@@ -339,7 +339,7 @@ class Together(Algebra):
            f16: denominators from 1/2 to 2).
 
     Rewrite:
-        L_i C_i = A_i/exp(D_i) + B_i/exp(D_i)    ->    L_i C_i = (A_i + B_i)/exp(D_i)
+        L_i C[i] = A[i]/exp(D[i]) + B[i]/exp(D[i])    ->    L_i C[i] = (A[i] + B[i])/exp(D[i])
     """
 
     name = "together"
@@ -360,7 +360,7 @@ class Apart(Algebra):
         3. Partial fractions: the fraction has a single variable.
 
     Rewrite:
-        L_i C_i = (A_i + B_i)/(abs(D_i) + 1)     ->    L_i C_i = A_i/(abs(D_i) + 1) + B_i/(abs(D_i) + 1)
+        L_i C[i] = (A[i] + B[i])/(abs(D[i]) + 1)     ->    L_i C[i] = A[i]/(abs(D[i]) + 1) + B[i]/(abs(D[i]) + 1)
     """
 
     name = "apart"
@@ -380,7 +380,7 @@ class Powsimp(Algebra):
         2. The base is positive, or not negative where no exponent is.
 
     Rewrite:
-        L_i C_i = exp(A_i)*exp(B_i)        ->    L_i C_i = exp(A_i + B_i)
+        L_i C[i] = exp(A[i])*exp(B[i])        ->    L_i C[i] = exp(A[i] + B[i])
     """
 
     name = "powsimp"
@@ -401,7 +401,7 @@ class ExpandPowsimp(Algebra):
         2. a power with a constant exponent, whole or half, up to 4; half only of what is not negative.
 
     Rewrite:
-        L_i C_i = exp(-A_i*A_i - abs(B_i))    ->    L_i C_i = exp(-(A_i*A_i))*exp(-abs(B_i))
+        L_i C[i] = exp(-A[i]*A[i] - abs(B[i]))    ->    L_i C[i] = exp(-(A[i]*A[i]))*exp(-abs(B[i]))
     """
 
     name = "expand_powsimp"
@@ -421,7 +421,7 @@ class ExpandLog(Algebra):
         2. Every factor is positive.
 
     Rewrite:
-        L_i C_i = log(exp(A_i)*sigmoid(B_i))    ->    L_i C_i = A_i + log(sigmoid(B_i))
+        L_i C[i] = log(exp(A[i])*sigmoid(B[i]))    ->    L_i C[i] = A[i] + log(sigmoid(B[i]))
     """
 
     name = "expand_log"
@@ -441,7 +441,7 @@ class Logsimp(Algebra):
         2. Their arguments are at least 1/16 and of polynomial growth (in f16: bounded, with a product up to 16384).
 
     Rewrite:
-        L_i C_i = log(A_i*A_i + 1) + log(B_i*B_i + 1)    ->    L_i C_i = log((A_i*A_i + 1)*(B_i*B_i + 1))
+        L_i C[i] = log(A[i]*A[i] + 1) + log(B[i]*B[i] + 1)    ->    L_i C[i] = log((A[i]*A[i] + 1)*(B[i]*B[i] + 1))
     """
 
     name = "logsimp"
@@ -460,7 +460,7 @@ class Collect(Algebra):
         1. At least two terms share the factor, and at least one does not (`factorization` has the rest).
 
     Rewrite:
-        L_i C_i = A_i*B_i + A_i*D_i + E_i        ->    L_i C_i = A_i*(B_i + D_i) + E_i
+        L_i C[i] = A[i]*B[i] + A[i]*D[i] + E[i]        ->    L_i C[i] = A[i]*(B[i] + D[i]) + E[i]
     """
 
     name = "collect"
@@ -481,7 +481,7 @@ class ExpandCollect(Algebra):
         3. No factor grows like an exponential.
 
     Rewrite:
-        L_i C_i = A_i*(B_i + D_i) + E_i          ->    L_i C_i = A_i*B_i + A_i*D_i + E_i
+        L_i C[i] = A[i]*(B[i] + D[i]) + E[i]          ->    L_i C[i] = A[i]*B[i] + A[i]*D[i] + E[i]
     """
 
     name = "expand_collect"

@@ -39,7 +39,7 @@ class LoopBinding(Strategy):
         4. Shared tensors stand inside a block loop and take at most 48 KB; nothing passes from block to block.
 
     Rewrite:
-        L_i L_j C_{i,j} = A_{i,j}  ->    B^bx_i L_j C_{i,j} = A_{i,j}
+        L_i,j C[i,j] = A[i,j]  ->    B^bx_i L_j C[i,j] = A[i,j]
     """
 
     name = "loop_binding"

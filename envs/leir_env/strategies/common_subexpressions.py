@@ -111,9 +111,9 @@ class CommonSubexpressionElimination(Strategy):
         3. It can be evaluated without the conditions around it, or all places are under the same ones.
 
     Rewrite:
-        L_i L_j E_i += exp(A_{i,j}-D_i)                    L_i L_j F_{i,j} = exp(A_{i,j}-D_i)
-        L_i L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i        ->   L_i L_j E_i += F_{i,j}
-                                                           L_i L_j C_{i,j} = F_{i,j}/E_i
+        L_i,j E[i] += exp(A[i,j]-D[i])              L_i,j F[i,j] = exp(A[i,j]-D[i])
+        L_i,j C[i,j] = exp(A[i,j]-D[i])/E[i]   ->   L_i,j E[i] += F[i,j]
+                                                    L_i,j C[i,j] = F[i,j]/E[i]
     """
 
     name = "common_subexpression_elimination"

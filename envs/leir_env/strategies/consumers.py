@@ -45,10 +45,10 @@ class ReverseComputeAt(Strategy):
         4. Every dependence still points forward: what the equation reads is complete by then.
 
     Rewrite:
-        L_io [                           L_io [
-          L_ii L_k D_{8io+ii} += ..        L_ii L_k D_{8io+ii} += ..
-        ]                          ->      L_ii C_{8io+ii} = exp(D_{8io+ii})
-        L_i C_i = exp(D_i)               ]
+        L_io [                          L_io [
+          L_ii,k D[8io+ii] += ..          L_ii,k D[8io+ii] += ..
+        ]                          ->     L_ii C[8io+ii] = exp(D[8io+ii])
+        L_i C[i] = exp(D[i])            ]
     """
 
     name = "reverse_compute_at"

@@ -110,8 +110,8 @@ class ExpressionSplitting(Strategy):
         3. It can be evaluated without the conditions around it, or under those that hold wherever it is now.
 
     Rewrite:
-        L_i L_j C_{i,j} = A_{i,j}*rsqrt(B_i)   ->   L_i D_i = rsqrt(B_i)
-                                                    L_i L_j C_{i,j} = A_{i,j}*D_i
+        L_i,j C[i,j] = A[i,j]*rsqrt(B[i])   ->   L_i D[i] = rsqrt(B[i])
+                                                 L_i,j C[i,j] = A[i,j]*D[i]
     """
 
     name = "expression_splitting"

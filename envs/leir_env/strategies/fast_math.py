@@ -41,7 +41,7 @@ class FastMath(Strategy):
         3. Its target is f32, f16 or bf16: float64 has no fast form.
 
     Rewrite:
-        L_i C_i = exp(A_i)          ->    L_i C_i = fast_exp(A_i)
+        L_i C[i] = exp(A[i])          ->    L_i C[i] = fast_exp(A[i])
     """
 
     name = "fast_math"

@@ -98,10 +98,10 @@ class OperatorFusion(Strategy):
         2. Every dependence still points forward: what the second reads was written in the same iteration or before.
 
     Rewrite:
-        L_i D_i = A_i                    L_i [
-        L_i C_i = D_i + 1          ->      D_i = A_i
-                                           C_i = D_i + 1
-                                         ]
+        L_i D[i] = A[i]            L_i [
+        L_i C[i] = D[i] + 1   ->     D[i] = A[i]
+                                     C[i] = D[i] + 1
+                                   ]
     """
 
     name = "operator_fusion"
@@ -175,9 +175,9 @@ class OperatorFission(Strategy):
         3. Every dependence still points forward.
 
     Rewrite:
-        L_i [                            L_i D_i = A_i
-          D_i = A_i                ->    L_i C_i = D_i + 1
-          C_i = D_i + 1
+        L_i [                    L_i D[i] = A[i]
+          D[i] = A[i]       ->   L_i C[i] = D[i] + 1
+          C[i] = D[i] + 1
         ]
     """
 
@@ -250,8 +250,8 @@ class ComputeInline(Strategy):
         2. What the equation reads is not written after it, and not within loops shared with a reader.
 
     Rewrite:
-        L_i D_i = exp(A_i)
-        L_i C_i = D_i + 1          ->    L_i C_i = exp(A_i) + 1
+        L_i D[i] = exp(A[i])
+        L_i C[i] = D[i] + 1    ->   L_i C[i] = exp(A[i]) + 1
     """
 
     name = "compute_inline"

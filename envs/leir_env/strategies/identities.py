@@ -110,8 +110,8 @@ class ExponentialSplit(Identity):
         3. It is finished when the equation runs.
 
     Rewrite:
-        L_i L_j L_k C_{i,j,k} = exp(A_{i,j,k}-D_i)
-            ->    L_i L_j L_k C_{i,j,k} = exp(A_{i,j,k}-E_{i,j})*exp(E_{i,j}-D_i)
+        L_i,j,k C[i,j,k] = exp(A[i,j,k]-D[i])
+            ->    L_i,j,k C[i,j,k] = exp(A[i,j,k]-E[i,j])*exp(E[i,j]-D[i])
     """
 
     name = "exponential_split"
@@ -189,7 +189,7 @@ class MultiplicativeSplit(_Pair):
            right side grows like an exponential.
 
     Rewrite:
-        L_i C_i = A_i               ->    L_i C_i = A_i/D_i*D_i
+        L_i C[i] = A[i]               ->    L_i C[i] = A[i]/D[i]*D[i]
     """
 
     name = "multiplicative_split"
@@ -234,7 +234,7 @@ class AdditiveSplit(_Pair):
         3. It is at most as large in magnitude as the right side, which keeps all but the last bit of its value.
 
     Rewrite:
-        L_i C_i = A_i               ->    L_i C_i = A_i + D_i - D_i
+        L_i C[i] = A[i]               ->    L_i C[i] = A[i] + D[i] - D[i]
     """
 
     name = "additive_split"

@@ -87,8 +87,8 @@ class PrecomputeIndices(Strategy):
            through a table may be any element.
 
     Rewrite:
-        L_i L_q C_i += A_{2i+q}    ->    L_i L_q D_{i,q} = 2i+q
-                                         L_i L_q C_i += A_{D_{i,q}}
+        L_i,q C[i] += A[2i+q]   ->   L_i,q D[i,q] = 2i+q
+                                     L_i,q C[i] += A[D[i,q]]
     """
 
     name = "precompute_indices"

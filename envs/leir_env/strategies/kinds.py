@@ -52,7 +52,7 @@ class LoopUnrolling(Strategy):
         2. Together with the unrolled loops around and below it, at most 256 copies of equations result.
 
     Rewrite:
-        L_i C_i = A_i              ->    U_i C_i = A_i
+        L_i C[i] = A[i]              ->    U_i C[i] = A[i]
     """
 
     name = "loop_unrolling"
@@ -103,7 +103,7 @@ class LoopParallelization(Strategy):
         2. It carries no dependence, reductions included.
 
     Rewrite:
-        L_i L_j C_{i,j} = A_{i,j}  ->    P_i L_j C_{i,j} = A_{i,j}
+        L_i,j C[i,j] = A[i,j]  ->    P_i L_j C[i,j] = A[i,j]
     """
 
     name = "loop_parallelization"
@@ -165,7 +165,7 @@ class LoopVectorization(Strategy):
         3. The loop carries no dependence, reductions included.
 
     Rewrite:
-        L_j C_j = A_j              ->    L_jo V_ji C_{8jo+ji} = A_{8jo+ji}
+        L_j C[j] = A[j]              ->    L_jo V_ji C[8jo+ji] = A[8jo+ji]
     """
 
     name = "loop_vectorization"

@@ -300,8 +300,8 @@ class LayoutTransformation(Strategy):
         3. Every element of an output is written, wherever data and guards lead.
 
     Rewrite:
-        L_i L_j C_i += A_{j,i}     ->    L_i L_j D_{i,j} = A_{j,i}
-                                         L_i L_j C_i += D_{i,j}
+        L_i,j C[i] += A[j,i]   ->   L_i,j D[i,j] = A[j,i]
+                                    L_i,j C[i] += D[i,j]
     """
 
     name = "layout_transformation"
@@ -371,8 +371,8 @@ class SetStorageLayout(Strategy):
         3. Loops that were promised to carry no dependence can still be shown to carry none.
 
     Rewrite:
-        L_i L_j D_{i,j} = A_i B_j  ->    L_i L_j D_{j,i} = A_i B_j
-        L_j L_i C_j += D_{i,j}           L_j L_i C_j += D_{j,i}
+        L_i,j D[i,j] = A[i] B[j]   ->   L_i,j D[j,i] = A[i] B[j]
+        L_j,i C[j] += D[i,j]            L_j,i C[j] += D[j,i]
     """
 
     name = "set_storage_layout"

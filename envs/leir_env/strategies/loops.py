@@ -165,7 +165,7 @@ class LoopSplit(Strategy):
            may read data that the tail does not have.
 
     Rewrite:
-        L_i C_i = A_i              ->    L_io L_ii C_{32io+ii} = A_{32io+ii}
+        L_i C[i] = A[i]              ->    L_io,ii C[32io+ii] = A[32io+ii]
     """
 
     name = "loop_split"
@@ -210,7 +210,7 @@ class LoopTiling(Strategy):
         2. Every dependence still points forward; a reduction may be re-associated.
 
     Rewrite:
-        L_i L_j C_{i,j} = A_{j,i}  ->    L_io L_jo L_ii L_ji C_{8io+ii,8jo+ji} = A_{8jo+ji,8io+ii}
+        L_i,j C[i,j] = A[j,i]  ->    L_io,jo,ii,ji C[8io+ii,8jo+ji] = A[8jo+ji,8io+ii]
     """
 
     name = "loop_tiling"
@@ -291,7 +291,7 @@ class LoopReorder(Strategy):
         3. No parallel or bound loop comes to stand inside a vector loop.
 
     Rewrite:
-        L_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}  ->  L_i L_k L_j C_{i,j} += A_{i,k} B_{k,j}
+        L_i,j,k C[i,j] += A[i,k] B[k,j]  ->  L_i,k,j C[i,j] += A[i,k] B[k,j]
     """
 
     name = "loop_reorder"
@@ -340,7 +340,7 @@ class LoopFusion(Strategy):
         1. The second loop is all there is in the first, and both have the same kind, serial or parallel.
 
     Rewrite:
-        L_i L_j C_{i,j} = A_{i,j}  ->    L_f C_{f//64,f%64} = A_{f//64,f%64}
+        L_i,j C[i,j] = A[i,j]  ->    L_f C[f//64,f%64] = A[f//64,f%64]
     """
 
     name = "loop_fusion"

@@ -67,11 +67,11 @@ class CacheReadWrite(Strategy):
            or no other iteration and no other equation touches the box.
 
     Rewrite:
-        L_i L_k C_i += A_{i,k}     ->    L_i [
-                                           D:f32.l
-                                           L_k D += A_{i,k}
-                                           C_i = D
-                                         ]
+        L_i,k C[i] += A[i,k]   ->   L_i [
+                                      D:f32.l
+                                      L_k D += A[i,k]
+                                      C[i] = D
+                                    ]
     """
 
     name = "cache_read_write"
@@ -292,11 +292,11 @@ class SetStorageScope(Strategy):
            iteration sets what it reads first.
 
     Rewrite:
-        D in the header                  L_i [
-        L_i [                              D:f32.l
-          D_i = exp(A_i)           ->      D = exp(A_i)
-          C_i = D_i + D_i                  C_i = D + D
-        ]                                ]
+        D in the header             L_i [
+        L_i [                         D:f32.l
+          D[i] = exp(A[i])     ->     D = exp(A[i])
+          C[i] = D[i] + D[i]          C[i] = D + D
+        ]                           ]
     """
 
     name = "set_storage_scope"

@@ -68,10 +68,10 @@ class NormalLoopMaxToPrefixMax(_Online):
         2. Its serial reduction loops stand inside all its others, and nothing reads an element before it is complete.
 
     Rewrite:
-        L_i L_j D_i max= A_{i,j}         L_i [
-                                   ->      D_i = -inf
-                                           L_j D_i = max(D_i,A_{i,j})
-                                         ]
+        L_i,j D[i] max= A[i,j]        L_i [
+                                 ->     D[i] = -inf
+                                        L_j D[i] = max(D[i],A[i,j])
+                                      ]
     """
 
     name = "normal_loop_max_to_prefix_max"
@@ -107,16 +107,16 @@ class NormalLoopSummationOnExpToPrefixSummationOnExp(_Online):
         3. Both stand in one block, and every other dependence of the sum still points forward.
 
     Rewrite:
-        L_i L_j D_i max= A_{i,j}                  L_i [
-        L_i L_j E_i += exp(A_{i,j}-D_i)             D_i = -inf
-                                                    E_i = 0
-                                            ->      L_j [
-                                                      F:f32.l
-                                                      F = D_i
-                                                      D_i = max(D_i,A_{i,j})
-                                                      E_i = select(F==(-inf),0,E_i*exp(F-D_i))+exp(A_{i,j}-D_i)
-                                                    ]
-                                                  ]
+        L_i,j D[i] max= A[i,j]                L_i [
+        L_i,j E[i] += exp(A[i,j]-D[i])          D[i] = -inf
+                                                E[i] = 0
+                                         ->     L_j [
+                                                  F:f32.l
+                                                  F = D[i]
+                                                  D[i] = max(D[i],A[i,j])
+                                                  E[i] = select(F==(-inf),0,E[i]*exp(F-D[i]))+exp(A[i,j]-D[i])
+                                                ]
+                                              ]
     """
 
     name = "normal_loop_summation_on_exp_to_prefix_summation_on_exp"
@@ -150,18 +150,18 @@ class OnlineSoftmax(_Online):
         3. Every dependence still points forward.
 
     Rewrite:
-        L_i L_j D_i max= A_{i,j}                  L_i [
-        L_i L_j E_i += exp(A_{i,j}-D_i)             D,E:f32.l
-        L_i L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i      D = -inf
-                                                    E = 0
-                                            ->      L_j [
-                                                      F:f32.l
-                                                      F = D
-                                                      D = max(D,A_{i,j})
-                                                      E = select(F==(-inf),0,E*exp(F-D))+exp(A_{i,j}-D)
+        L_i,j D[i] max= A[i,j]                      L_i [
+        L_i,j E[i] += exp(A[i,j]-D[i])                D,E:f32.l
+        L_i,j C[i,j] = exp(A[i,j]-D[i])/E[i]          D = -inf
+                                                      E = 0
+                                               ->     L_j [
+                                                        F:f32.l
+                                                        F = D
+                                                        D = max(D,A[i,j])
+                                                        E = select(F==(-inf),0,E*exp(F-D))+exp(A[i,j]-D)
+                                                      ]
+                                                      L_j C[i,j] = exp(A[i,j]-D)/E
                                                     ]
-                                                    L_j C_{i,j} = exp(A_{i,j}-D)/E
-                                                  ]
     """
 
     name = "online_softmax"
@@ -199,19 +199,19 @@ class NormalMatmulToPrefixMatmulBasedOnOnlineSoftmax(_Online):
         3. Both stand in one block, and every other dependence of the product still points forward.
 
     Rewrite:
-        L_i [                                     L_i [
-          ...                                       ...
-          L_k [                                     L_m O_{i,m} = 0
-            ...                                     L_k [
-            D = max(D,S_{i,k})                        ...
-            E = ...                                   D = max(D,S_{i,k})
-          ]                                 ->        G = exp(F-D)
-          L_k P_{i,k} = exp(S_{i,k}-D)/E              H = exp(S_{i,k}-D)
-        ]                                             E = ...
-        L_i L_m L_k O_{i,m} += P_{i,k} V_{k,m}        L_m O_{i,m} = select(F==(-inf),0,O_{i,m} G)+H V_{k,m}
-                                                    ]
-                                                    L_m O_{i,m} = O_{i,m}/E
+        L_i [                                   L_i [
+          ...                                     ...
+          L_k [                                   L_m O[i,m] = 0
+            ...                                   L_k [
+            D = max(D,S[i,k])                       ...
+            E = ...                                 D = max(D,S[i,k])
+          ]                                ->       G = exp(F-D)
+          L_k P[i,k] = exp(S[i,k]-D)/E              H = exp(S[i,k]-D)
+        ]                                           E = ...
+        L_i,m,k O[i,m] += P[i,k] V[k,m]             L_m O[i,m] = select(F==(-inf),0,O[i,m] G)+H V[k,m]
                                                   ]
+                                                  L_m O[i,m] = O[i,m]/E
+                                                ]
     """
 
     name = "normal_matmul_to_prefix_matmul_based_on_online_softmax"
@@ -249,23 +249,23 @@ class FlashattentionWoTiling(_Online):
         3. Scores that are temporaries, each used by one key of one row alone, move into the loop; others are read.
 
     Rewrite:
-        L_i L_k L_m S_{i,k} += Q_{i,m} K_{k,m}    L_i [
-        L_i L_k D_i max= S_{i,k}                    D,E:f32.l
-        L_i L_k E_i += exp(S_{i,k}-D_i)             D = -inf
-        L_i L_k P_{i,k} = exp(S_{i,k}-D_i)/E_i      E = 0
-        L_i L_m L_k O_{i,m} += P_{i,k} V_{k,m}      L_m O_{i,m} = 0
-                                                    L_k [
-                                                      F,G,H,S:f32.l
-                                                      L_m S += Q_{i,m} K_{k,m}
-                                                      F = D
-                                            ->        D = max(D,S)
-                                                      G = exp(F-D)
-                                                      H = exp(S-D)
-                                                      E = select(F==(-inf),0,E*G)+H
-                                                      L_m O_{i,m} = select(F==(-inf),0,O_{i,m} G)+H V_{k,m}
-                                                    ]
-                                                    L_m O_{i,m} = O_{i,m}/E
-                                                  ]
+        L_i,k,m S[i,k] += Q[i,m] K[k,m]              L_i [
+        L_i,k D[i] max= S[i,k]                         D,E:f32.l
+        L_i,k E[i] += exp(S[i,k]-D[i])                 D = -inf
+        L_i,k P[i,k] = exp(S[i,k]-D[i])/E[i]           E = 0
+        L_i,m,k O[i,m] += P[i,k] V[k,m]                L_m O[i,m] = 0
+                                                       L_k [
+                                                         F,G,H,S:f32.l
+                                                         L_m S += Q[i,m] K[k,m]
+                                                         F = D
+                                                ->       D = max(D,S)
+                                                         G = exp(F-D)
+                                                         H = exp(S-D)
+                                                         E = select(F==(-inf),0,E*G)+H
+                                                         L_m O[i,m] = select(F==(-inf),0,O[i,m] G)+H V[k,m]
+                                                       ]
+                                                       L_m O[i,m] = O[i,m]/E
+                                                     ]
     """
 
     name = "flashattention_wo_tiling"

@@ -109,11 +109,11 @@ class ArrayPacking(Strategy):
         3. The loops pass over it in another order than it is stored in.
 
     Rewrite:
-        L_i L_j L_k                      L_i [
-          C_{i,j} += A_{i,k,j}     ->      D:f32.l[j,k]
-                                           L_j L_k D_{j,k} = A_{i,k,j}
-                                           L_j L_k C_{i,j} += D_{j,k}
-                                         ]
+        L_i,j,k                     L_i [
+          C[i,j] += A[i,k,j]   ->     D:f32.l[j,k]
+                                      L_j,k D[j,k] = A[i,k,j]
+                                      L_j,k C[i,j] += D[j,k]
+                                    ]
     """
 
     name = "array_packing"

@@ -61,13 +61,13 @@ class PartiallyEquivalentThenCorrect(Strategy):
         4. Nothing in between uses what is computed or changes what is read.
 
     Rewrite:
-        L_x2 E_{x2} = select(x2>=1 and x2<9,A_{x2-1},0)         L_x3 G_{x3} = select(x3>=1 and x3<9,A_{x3-1},
-        L_x L_p C_x += E_{x+p} K_p                                            select(x3>=9 and x3<17,B_{x3-9},0))
-        L_x2 F_{x2} = select(x2>=1 and x2<9,B_{x2-1},0)    ->   L_x4 L_p H_{x4} += G_{x4+p} K_p
-        L_x L_p D_x += F_{x+p} K_p                              L_x5 C_{x5} = H_{x5}
-                                                                L_x6 C_{x6+7} = 0
-                                                                L_x6 L_p C_{x6+7} += select(p<1,A_{p+7},0) K_p
-                                                                ... and so for D
+        L_x2 E[x2] = select(x2>=1 and x2<9,A[x2-1],0)        L_x3 G[x3] = select(x3>=1 and x3<9,A[x3-1],
+        L_x,p C[x] += E[x+p] K[p]                                          select(x3>=9 and x3<17,B[x3-9],0))
+        L_x2 F[x2] = select(x2>=1 and x2<9,B[x2-1],0)   ->   L_x4,p H[x4] += G[x4+p] K[p]
+        L_x,p D[x] += F[x+p] K[p]                            L_x5 C[x5] = H[x5]
+                                                             L_x6 C[x6+7] = 0
+                                                             L_x6,p C[x6+7] += select(p<1,A[p+7],0) K[p]
+                                                             ... and so for D
     """
 
     name = "partially_equivalent_then_correct"

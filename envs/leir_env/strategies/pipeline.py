@@ -51,12 +51,12 @@ class DoubleBuffer(Strategy):
         4. Both buffers together take at most 8 MB, and fit into shared memory if they are there.
 
     Rewrite:
-        L_t [                              D:f32.l[2,c]
-          D:f32.l[c]                       L_c D_{0,c} = A_{c}
-          L_c D_c = A_{8t+c}         ->    L_t [
-          L_c C_t += D_c*D_c                 L_c D_{(t+1)%2,c} = A_{8t+c+8} if t+1<4
-        ]                                    L_c C_t += D_{t%2,c}*D_{t%2,c}
-                                           ]
+        L_t [                          D:f32.l[2,c]
+          D:f32.l[c]                   L_c D[0,c] = A[c]
+          L_c D[c] = A[8t+c]      ->   L_t [
+          L_c C[t] += D[c]*D[c]          L_c D[(t+1)%2,c] = A[8t+c+8] if t+1<4
+        ]                                L_c C[t] += D[t%2,c]*D[t%2,c]
+                                       ]
     """
 
     name = "double_buffer"

@@ -58,11 +58,11 @@ class ComputeAt(Strategy):
         4. Nothing that the producer reads is written in between, and each element is computed at most 8 times.
 
     Rewrite:
-        L_i L_k D_i += A_{i,k}           L_i [
-        L_i C_i = exp(D_i)         ->      D:f32.l
-                                           L_k D += A_{i,k}
-                                           C_i = exp(D)
-                                         ]
+        L_i,k D[i] += A[i,k]        L_i [
+        L_i C[i] = exp(D[i])   ->     D:f32.l
+                                      L_k D += A[i,k]
+                                      C[i] = exp(D)
+                                    ]
     """
 
     name = "compute_at"

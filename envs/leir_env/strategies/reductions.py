@@ -96,11 +96,11 @@ class ReductionFactorization(Strategy):
         4. The partial results take at most 8 MB; bound loops, if any, all stand around the loop.
 
     Rewrite:
-        L_i L_k C_i += A_{i,k}     ->    L_i [
-                                           D:f32.l[ki]
-                                           L_ko L_ki D_{ki} += A_{i,8ko+ki}
-                                           L_ki C_i += D_{ki}
-                                         ]
+        L_i,k C[i] += A[i,k]   ->   L_i [
+                                      D:f32.l[ki]
+                                      L_ko,ki D[ki] += A[i,8ko+ki]
+                                      L_ki C[i] += D[ki]
+                                    ]
     """
 
     name = "reduction_factorization"

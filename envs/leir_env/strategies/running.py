@@ -2,8 +2,8 @@
 
 The form that online reductions build on and recognise is a maximum with an explicit start and update,
 
-    D_i = -inf
-    L_j D_i = max(D_i,A_{i,j})
+    D[i] = -inf
+    L_j D[i] = max(D[i],A[i,j])
 
 Its *rows* are the loops around the start, its *steps* the loops from there down to the update.
 """

@@ -78,8 +78,8 @@ class TensorSplit(Strategy):
            forward. If any of them is bound, these are all the loops around.
 
     Rewrite:
-        L_i L_j C_{i,j} = A_{i,j}     ->    L_i L_j C_{i,j} = A_{i,j}
-                                            L_i L_j2 C_{i,j2+16} = A_{i,j2+16}
+        L_i,j C[i,j] = A[i,j]   ->   L_i,j C[i,j] = A[i,j]
+                                     L_i,j2 C[i,j2+16] = A[i,j2+16]
     """
 
     name = "tensor_split_to_decouple_operators"
@@ -223,7 +223,7 @@ class LoopPadding(Strategy):
            that the loop does not move.
 
     Rewrite:
-        L_i C_i = A_i (30 iterations)   ->   L_i C_i = A_i if i<30 (32 iterations)
+        L_i C[i] = A[i] (30 iterations)   ->   L_i C[i] = A[i] if i<30 (32 iterations)
     """
 
     name = "loop_padding"

@@ -111,9 +111,9 @@ class TensorConcat(Strategy):
         4. No loop is bound.
 
     Rewrite:
-        L_i C_i = tanh(A_i)        ->    L_i [ E_{0,i} = A_i  E_{1,i} = B_i ]
-        L_i D_i = tanh(B_i)              L_s L_i F_{s,i} = tanh(E_{s,i})
-                                         L_i [ C_i = F_{0,i}  D_i = F_{1,i} ]
+        L_i C[i] = tanh(A[i])   ->   L_i [ E[0,i] = A[i]  E[1,i] = B[i] ]
+        L_i D[i] = tanh(B[i])        L_s,i F[s,i] = tanh(E[s,i])
+                                     L_i [ C[i] = F[0,i]  D[i] = F[1,i] ]
     """
 
     name = "tensor_concat_to_fuse_operators"

@@ -36,8 +36,8 @@ class ExpressionReorder(Strategy):
         2. Neither writes what the other reads or writes; accumulations of one tensor may be re-associated.
 
     Rewrite:
-        L_i C_i = exp(A_i)         ->    L_i D_i += B_i
-        L_i D_i += B_i                   L_i C_i = exp(A_i)
+        L_i C[i] = exp(A[i])   ->   L_i D[i] += B[i]
+        L_i D[i] += B[i]            L_i C[i] = exp(A[i])
     """
 
     name = "expression_reorder"
@@ -96,8 +96,8 @@ class DeadCodeElimination(Strategy):
         2. or a later `=` in the same block overwrites all that it writes, and nothing reads the tensor until then.
 
     Rewrite:
-        L_i D_i = exp(A_i)         ->    L_i C_i = A_i+1
-        L_i C_i = A_i+1
+        L_i D[i] = exp(A[i])   ->   L_i C[i] = A[i]+1
+        L_i C[i] = A[i]+1
     """
 
     name = "dead_code_elimination"

@@ -20,7 +20,7 @@ from envs.common.evaluation import Check, Evaluation, Status, Timing
 from envs.leir_env.problem import LeirProblem
 from tests.agents.llm.scripted_server import Raw, serving
 
-SUM = "i:64 j:128\nA:f32[i,j] -> B:f32[i]\nL_i L_j B_i += A_{i,j}\n"
+SUM = "i:64 j:128\nA:f32[i,j] -> B:f32[i]\nL_i,j B[i] += A[i,j]\n"
 
 
 class Predicted(LeirProblem):
@@ -103,7 +103,7 @@ def test_a_token_budget_ends_the_agent(run):
     assert found["evaluations"] == 2 and found["ended"] == "exhausted"
 
 
-FASTER = "i:64 jo:16 ji:8\nA:f32[i,128] -> B:f32[i]\nL_i L_jo L_ji B_i += A_{i,8jo+ji}\n"
+FASTER = "i:64 jo:16 ji:8\nA:f32[i,128] -> B:f32[i]\nL_i,jo,ji B[i] += A[i,8jo+ji]\n"
 
 
 def test_a_model_may_write_the_program_and_the_trace_says_what_it_is(run, tmp_path):
@@ -117,7 +117,7 @@ def test_a_model_may_write_the_program_and_the_trace_says_what_it_is(run, tmp_pa
     assert json.loads(result.stdout)["actions"] in ([], ["loop_split(j; 8)"]) and out.exists()
 
 
-WRITTEN = "i:64 j:128\nA:f32[i,j] -> B:f32[i]; C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j}*2\nL_i L_j B_i += C_{i,j}/2\n"
+WRITTEN = "i:64 j:128\nA:f32[i,j] -> B:f32[i]; C:f32[i,j]\nL_i,j C[i,j] = A[i,j]*2\nL_i,j B[i] += C[i,j]/2\n"
 
 
 def test_a_written_program_that_no_action_explains_has_no_trace_file(run, tmp_path, monkeypatch):

@@ -13,10 +13,10 @@ from envs.leir_env.printer import show
 from envs.leir_env.tree import declarations, loops_below
 from tests.leir_env.strategies.steps import after, assert_same_values, refused
 
-MATMUL = "i:64 j:96 k:32\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n"
+MATMUL = "i:64 j:96 k:32\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n"
 SOFTMAX = (
     "i:64 j:128\nA:f32[i,j] -> C:f32[i,j]; D,E:f32[i]\n"
-    "L_i [\n  L_j D_i max= A_{i,j}\n  L_j E_i += exp(A_{i,j}-D_i)\n  L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i\n]\n"
+    "L_i [\n  L_j D[i] max= A[i,j]\n  L_j E[i] += exp(A[i,j]-D[i])\n  L_j C[i,j] = exp(A[i,j]-D[i])/E[i]\n]\n"
 )
 
 
@@ -59,7 +59,7 @@ def test_temporaries_are_shared_between_block_and_thread_loops_and_local_inside(
 
 
 def test_a_private_temporary_without_a_scope_gets_one() -> None:
-    text = "i:8 j:4\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  D:f32[j]\n  L_j D_j = A_{i,j}\n  L_j C_{i,j} = D_j\n]\n"
+    text = "i:8 j:4\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  D:f32[j]\n  L_j D[j] = A[i,j]\n  L_j C[i,j] = D[j]\n]\n"
     program = after(text, "loop_binding(i; bx)", "loop_binding(j; tx)", "loop_binding(j.2; tx)", target="cuda")
     assert "D:f32.s[j]" in show(program)
     assert "__shared__" in cuda_source(program)
@@ -70,16 +70,16 @@ def test_a_private_temporary_without_a_scope_gets_one() -> None:
     [
         (MATMUL, "loop_binding(k; tx)", "dependence", "k carries the reduction of C"),
         (MATMUL, "loop_binding(j; bx)", "kind", "the block loops of a kernel are its outermost loops"),
-        (MATMUL.replace("L_i", "P_i"), "loop_binding(i; bx)", "kind", "the loop is of kind P, need L"),
-        (MATMUL.replace("L_i", "P_i"), "loop_binding(j; tx)", "kind", "parallel loop"),
-        (MATMUL.replace("L_i", "B^tx_i"), "loop_binding(j; tx)", "kind", "another loop bound to tx"),
-        (MATMUL.replace("L_i", "B^tx_i"), "loop_binding(j; ty)", "kind", "a block has 6,144 threads"),
-        (MATMUL.replace("L_i", "B^tx_i"), "loop_binding(j; bx)", "kind", "outermost loops"),
-        ("i:65 j:4\nA:f32[i,j] -> C:f32[i,j]\nL_i L_j C_{i,j} = A_{i,j}\n", "loop_binding(i; tz)", "extent", "64"),
-        ("i:65536\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "loop_binding(i; by)", "extent", "65535"),
-        ("i:1025\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "loop_binding(i; tx)", "extent", "1024"),
-        ("i:1\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\n", "loop_binding(i; tx)", "extent", "single iteration"),
-        ("i:4 j:4\nA:f32[i,j] -> C:f32[i,j]\nV_i L_j C_{i,j} = A_{i,j}\n", "loop_binding(j; tx)", "kind", "inside V_i"),
+        (MATMUL.replace("L_i,", "P_i L_"), "loop_binding(i; bx)", "kind", "the loop is of kind P, need L"),
+        (MATMUL.replace("L_i,", "P_i L_"), "loop_binding(j; tx)", "kind", "parallel loop"),
+        (MATMUL.replace("L_i,", "B^tx_i L_"), "loop_binding(j; tx)", "kind", "another loop bound to tx"),
+        (MATMUL.replace("L_i,", "B^tx_i L_"), "loop_binding(j; ty)", "kind", "a block has 6,144 threads"),
+        (MATMUL.replace("L_i,", "B^tx_i L_"), "loop_binding(j; bx)", "kind", "outermost loops"),
+        ("i:65 j:4\nA:f32[i,j] -> C:f32[i,j]\nL_i,j C[i,j] = A[i,j]\n", "loop_binding(i; tz)", "extent", "64"),
+        ("i:65536\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\n", "loop_binding(i; by)", "extent", "65535"),
+        ("i:1025\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\n", "loop_binding(i; tx)", "extent", "1024"),
+        ("i:1\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\n", "loop_binding(i; tx)", "extent", "single iteration"),
+        ("i,j:4\nA:f32[i,j] -> C:f32[i,j]\nV_i L_j C[i,j] = A[i,j]\n", "loop_binding(j; tx)", "kind", "inside V_i"),
     ],
 )
 def test_axes_have_limits_and_an_order(text: str, action: str, code: str, part: str) -> None:
@@ -88,13 +88,13 @@ def test_axes_have_limits_and_an_order(text: str, action: str, code: str, part: 
 
 
 def test_what_threads_share_must_stand_in_a_block_loop() -> None:
-    text = "i:8 j:4\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  D:f32.l[j]\n  L_j D_j = A_{i,j}\n  L_j C_{i,j} = D_j\n]\n"
+    text = "i:8 j:4\nA:f32[i,j] -> C:f32[i,j]\nL_i [\n  D:f32.l[j]\n  L_j D[j] = A[i,j]\n  L_j C[i,j] = D[j]\n]\n"
     refusal = refused(text, "loop_binding(j; tx)")
     assert refusal.code == "scope" and "D" in refusal.sentence
 
 
 def test_a_thread_does_not_write_the_local_tensor_of_another() -> None:
-    text = "i:8 j:4\nA:f32[i,j] -> C:f32[i,j]\nB^tx_i [\n  D:f32.l[j]\n  L_j D_j = A_{i,j}\n  L_j C_{i,j} = D_j\n]\n"
+    text = "i:8 j:4\nA:f32[i,j] -> C:f32[i,j]\nB^tx_i [\n  D:f32.l[j]\n  L_j D[j] = A[i,j]\n  L_j C[i,j] = D[j]\n]\n"
     refusal = refused(text, "loop_binding(j; ty)")
     assert refusal.code == "scope" and "each thread has its own" in refusal.sentence
 
@@ -102,7 +102,7 @@ def test_a_thread_does_not_write_the_local_tensor_of_another() -> None:
 def test_shared_tensors_of_a_block_are_bounded() -> None:
     text = (
         "i:8 j:512 k:32\nA:f32[i,j,k] -> C:f32[i,j,k]\n"
-        "B^bx_i [\n  D:f32.l[j,k]\n  L_j L_k D_{j,k} = A_{i,j,k}\n  L_j L_k C_{i,j,k} = D_{j,k}\n]\n"
+        "B^bx_i [\n  D:f32.l[j,k]\n  L_j,k D[j,k] = A[i,j,k]\n  L_j,k C[i,j,k] = D[j,k]\n]\n"
     )
     refusal = refused(text, "loop_binding(k; tx)")
     assert refusal.code == "scope" and "65,536 bytes of shared tensors" in refusal.sentence
@@ -111,17 +111,17 @@ def test_shared_tensors_of_a_block_are_bounded() -> None:
 def test_nothing_passes_from_one_block_to_another_within_a_kernel() -> None:
     text = (
         "f:12 j:4\nA:f32[3,4] -> C:f32[3,4] E:f32[f,j]\n"
-        "L_f [\n  C_{f//4,f%4} = A_{f//4,f%4}\n  L_j E_{f,j} = C_{f//4,f%4}\n]\n"
+        "L_f [\n  C[f//4,f%4] = A[f//4,f%4]\n  L_j E[f,j] = C[f//4,f%4]\n]\n"
     )
-    assert "E_{f,j}" in show(after(text, "loop_binding(f; bx)", target="cuda"))
+    assert "E[f,j]" in show(after(text, "loop_binding(f; bx)", target="cuda"))
     refusal = refused(text, "loop_binding(j; tx)", "loop_binding(f; bx)")
     assert refusal.code == "dependence" and "C may pass from one block to another along bx" in refusal.sentence
 
 
 def test_a_dependence_between_iterations_is_not_bound() -> None:
-    text = "i:8\nA:f32[i] -> C:f32[i]\nL_i C_i = A_i\nL_i C_i = select(i>=1,C_{i-1},0)\n"
+    text = "i:8\nA:f32[i] -> C:f32[i]\nL_i C[i] = A[i]\nL_i C[i] = select(i>=1,C[i-1],0)\n"
     assert refused(text, "loop_binding(i.2; tx)").code == "dependence"
-    assert "B^tx_i C_i = A_i" in show(after(text, "loop_binding(i; tx)", target="cuda"))
+    assert "B^tx_i C[i] = A[i]" in show(after(text, "loop_binding(i; tx)", target="cuda"))
 
 
 def test_each_loop_is_offered_the_first_free_axis_of_grid_and_block() -> None:

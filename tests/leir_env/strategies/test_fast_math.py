@@ -22,9 +22,9 @@ from envs.leir_env.verify import verify
 
 SOFTMAX = (
     "i:8 j:64\nA:f32[i,j] -> C:f32[i,j]; D,E:f32[i]\n"
-    "L_i L_j D_i max= A_{i,j}\n"
-    "L_i L_j E_i += exp(A_{i,j}-D_i)\n"
-    "L_i L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i\n"
+    "L_i,j D[i] max= A[i,j]\n"
+    "L_i,j E[i] += exp(A[i,j]-D[i])\n"
+    "L_i,j C[i,j] = exp(A[i,j]-D[i])/E[i]\n"
 )
 ACTION = parse_action("fast_math(C; exp)")
 
@@ -41,10 +41,7 @@ LEAST_NORMAL = 2.0**-125
 
 def kernel(function: str, count: int) -> Kernel:
     return build(
-        parse(
-            f"i:{count // 16} j:16\nA:f32[{count}] -> C:f32[{count}]\n"
-            f"L_i V_j C_{{16i+j}} = fast_{function}(A_{{16i+j}})\n"
-        )
+        parse(f"i:{count // 16} j:16\nA:f32[{count}] -> C:f32[{count}]\nL_i V_j C[16i+j] = fast_{function}(A[16i+j])\n")
     )
 
 
@@ -91,22 +88,21 @@ def test_the_ends_of_the_range_are_exact(function: str, at: dict[float, float]) 
 
 
 def test_every_call_of_the_equation_is_replaced_and_no_other() -> None:
-    text = (
-        "i:4\nA:f32[i] -> B,C:f32[i]\nL_i B_i = exp(A_i)\nL_i C_i = select(exp(A_i)<2.0,exp(A_i)+tanh(exp(A_i)),A_i)\n"
-    )
+    head = "i:4\nA:f32[i] -> B,C:f32[i]\n"
+    text = head + "L_i B[i] = exp(A[i])\nL_i C[i] = select(exp(A[i])<2.0,exp(A[i])+tanh(exp(A[i])),A[i])\n"
     after = strategies.apply(parse(text), parse_action("fast_math(C; exp)"))
     assert after.exactness is Exactness.APPROXIMATE
     # What is compared decides, and an error there could change which is chosen.
     assert show(after.program).splitlines()[-1] == (
-        "L_i C_i = select(exp(A_i)<2.0,fast_exp(A_i)+tanh(fast_exp(A_i)),A_i)"
+        "L_i C[i] = select(exp(A[i])<2.0,fast_exp(A[i])+tanh(fast_exp(A[i])),A[i])"
     )
-    assert show(after.program).splitlines()[-2] == "L_i B_i = exp(A_i)"
+    assert show(after.program).splitlines()[-2] == "L_i B[i] = exp(A[i])"
     again = strategies.refusal(after.program, parse_action("fast_math(C; exp)"), approximate=True)
     assert again is not None and again.code == "structure"
 
 
 def test_float64_has_no_fast_form() -> None:
-    found = parse("i:4\nA:f64[i] -> C:f64[i]\nL_i C_i = exp(A_i)\n")
+    found = parse("i:4\nA:f64[i] -> C:f64[i]\nL_i C[i] = exp(A[i])\n")
     refusal = strategies.refusal(found, ACTION, approximate=True)
     assert refusal is not None and refusal.code == "kind" and "f64" in refusal.sentence
 
@@ -114,8 +110,8 @@ def test_float64_has_no_fast_form() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_the_generated_code_stays_within_the_oracles_bounds(dtype: str) -> None:
     text = (
-        f"i:16 j:16\nA:{dtype}[i,j] -> C:{dtype}[i,j]\n"
-        "L_i V_j C_{i,j} = tanh(A_{i,j})+sigmoid(A_{i,j})*erf(A_{i,j})+exp(-abs(A_{i,j}))\n"
+        f"i,j:16\nA:{dtype}[i,j] -> C:{dtype}[i,j]\n"
+        "L_i V_j C[i,j] = tanh(A[i,j])+sigmoid(A[i,j])*erf(A[i,j])+exp(-abs(A[i,j]))\n"
     )
     before = parse(text)
     after = before
@@ -139,14 +135,14 @@ def test_the_meaning_of_a_fast_function_is_the_exact_one() -> None:
 
 def test_the_cost_model_knows_that_it_is_faster() -> None:
     for function in FAST:
-        text = f"i:64 j:8\nA:f32[512] -> C:f32[512]\nL_i V_j C_{{8i+j}} = {function}(A_{{8i+j}})\n"
+        text = f"i:64 j:8\nA:f32[512] -> C:f32[512]\nL_i V_j C[8i+j] = {function}(A[8i+j])\n"
         before = parse(text)
         after = strategies.apply(before, parse_action(f"fast_math(C; {function})")).program
         assert cost.estimate(after) < cost.estimate(before)
 
 
 def test_a_kernel_for_a_gpu_calls_the_library() -> None:
-    text = "i:4 j:32\nA:f32[i,j] -> C:f32[i,j]\nB^bx_i B^tx_j C_{i,j} = fast_exp(A_{i,j})\n"
+    text = "i:4 j:32\nA:f32[i,j] -> C:f32[i,j]\nB^bx_i B^tx_j C[i,j] = fast_exp(A[i,j])\n"
     assert "exp" in cuda_source(parse(text))
 
 

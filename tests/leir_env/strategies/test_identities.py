@@ -18,15 +18,15 @@ from envs.leir_env.verify import verify
 
 TILES = (
     "i:3 j:4 k:5\nA:f32[i,20] -> C:f32[i,20]; D:f32[i,j] E:f32[i]\n"
-    "L_i L_j L_k D_{i,j} max= A_{i,5j+k}\n"
-    "L_i L_j E_i max= D_{i,j}\n"
-    "L_i L_j L_k C_{i,5j+k} = exp(A_{i,5j+k}-E_i)\n"
+    "L_i,j,k D[i,j] max= A[i,5j+k]\n"
+    "L_i,j E[i] max= D[i,j]\n"
+    "L_i,j,k C[i,5j+k] = exp(A[i,5j+k]-E[i])\n"
 )
 GATES = (
     "i:6 j:4\nA:f32[i,j] B:f32[i] -> C:f32[i,j]; D:f32[i] E:f32[i]\n"
-    "L_i D_i = sigmoid(B_i)+0.5\n"
-    "L_i E_i = tanh(B_i)\n"
-    "L_i L_j C_{i,j} = A_{i,j}\n"
+    "L_i D[i] = sigmoid(B[i])+0.5\n"
+    "L_i E[i] = tanh(B[i])\n"
+    "L_i,j C[i,j] = A[i,j]\n"
 )
 
 
@@ -51,12 +51,12 @@ def refused(text: str, action: str) -> strategies.Refusal:
 
 def test_an_exponential_is_split_at_the_maximum_of_its_tile() -> None:
     after = last(TILES, "exponential_split(C, D)")
-    assert after == "L_i L_j L_k C_{i,5j+k} = exp(A_{i,5j+k}-D_{i,j})*exp(D_{i,j}-E_i)"
+    assert after == "L_i,j,k C[i,5j+k] = exp(A[i,5j+k]-D[i,j])*exp(D[i,j]-E[i])"
 
 
 def test_the_whole_maximum_may_be_over_the_values_themselves() -> None:
-    text = TILES.replace("L_i L_j E_i max= D_{i,j}", "L_i L_m E_i max= A_{i,m}").replace("k:5", "k:5 m:20")
-    assert last(text, "exponential_split(C, D)").endswith("exp(A_{i,5j+k}-D_{i,j})*exp(D_{i,j}-E_i)")
+    text = TILES.replace("L_i,j E[i] max= D[i,j]", "L_i,m E[i] max= A[i,m]").replace("k:5", "k:5 m:20")
+    assert last(text, "exponential_split(C, D)").endswith("exp(A[i,5j+k]-D[i,j])*exp(D[i,j]-E[i])")
 
 
 def test_combining_the_powers_undoes_the_split() -> None:
@@ -68,16 +68,16 @@ def test_combining_the_powers_undoes_the_split() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        TILES.replace("max= A_{i,5j+k}", "max= A_{i,4j+k}"),  # other tiles
-        TILES.replace("max= A_{i,5j+k}", "min= A_{i,5j+k}"),
-        TILES.replace("max= A_{i,5j+k}", "+= A_{i,5j+k}"),
-        TILES.replace("max= A_{i,5j+k}\n", "max= A_{i,5j+k} if k<4\n"),
-        TILES.replace("max= A_{i,5j+k}", "max= 2*A_{i,5j+k}"),
-        TILES.replace("E_i max= D_{i,j}", "E_i max= tanh(D_{i,j})"),
-        TILES.replace("E_i max= D_{i,j}\n", "E_i max= D_{i,j} if j<3\n"),
-        TILES.replace("E_i max= D_{i,j}", "E_i += D_{i,j}"),
-        TILES.replace("L_i L_j E_i max= D_{i,j}", "L_i L_m E_i max= A_{i,m}").replace("k:5", "k:5 m:19"),
-        TILES.replace("L_i L_j L_k C_", "L_i L_j D_{i,j} max= 1\nL_i L_j L_k C_"),  # a second writer
+        TILES.replace("max= A[i,5j+k]", "max= A[i,4j+k]"),  # other tiles
+        TILES.replace("max= A[i,5j+k]", "min= A[i,5j+k]"),
+        TILES.replace("max= A[i,5j+k]", "+= A[i,5j+k]"),
+        TILES.replace("max= A[i,5j+k]\n", "max= A[i,5j+k] if k<4\n"),
+        TILES.replace("max= A[i,5j+k]", "max= 2*A[i,5j+k]"),
+        TILES.replace("E[i] max= D[i,j]", "E[i] max= tanh(D[i,j])"),
+        TILES.replace("E[i] max= D[i,j]\n", "E[i] max= D[i,j] if j<3\n"),
+        TILES.replace("E[i] max= D[i,j]", "E[i] += D[i,j]"),
+        TILES.replace("L_i,j E[i] max= D[i,j]", "L_i,m E[i] max= A[i,m]").replace("k:5", "k:5 m:19"),
+        TILES.replace("L_i,j,k C[", "L_i,j D[i,j] max= 1\nL_i,j,k C["),  # a second writer
     ],
 )
 def test_a_tensor_that_is_no_partial_maximum_splits_nothing(text: str) -> None:
@@ -87,16 +87,16 @@ def test_a_tensor_that_is_no_partial_maximum_splits_nothing(text: str) -> None:
 def test_a_maximum_that_is_not_finished_splits_nothing() -> None:
     text = (
         "i:3 j:4 k:5\nA:f32[i,20] -> C:f32[i,20]; D:f32[i,j] E:f32[i]\n"
-        "L_i L_j L_k E_i max= A_{i,5j+k}\n"
-        "L_i L_j L_k [\n  D_{i,j} max= A_{i,5j+k}\n  C_{i,5j+k} = exp(A_{i,5j+k}-E_i)\n]\n"
+        "L_i,j,k E[i] max= A[i,5j+k]\n"
+        "L_i,j,k [\n  D[i,j] max= A[i,5j+k]\n  C[i,5j+k] = exp(A[i,5j+k]-E[i])\n]\n"
     )
     before = parse(text)
     assert verify(before) == ()
     # The running maximum includes the value just met, so it does lie in between.
     assert strategies.refusal(before, parse_action("exponential_split(C, D)")) is None
     swapped = text.replace(
-        "  D_{i,j} max= A_{i,5j+k}\n  C_{i,5j+k} = exp(A_{i,5j+k}-E_i)\n",
-        "  C_{i,5j+k} = exp(A_{i,5j+k}-E_i)\n  D_{i,j} max= A_{i,5j+k}\n",
+        "  D[i,j] max= A[i,5j+k]\n  C[i,5j+k] = exp(A[i,5j+k]-E[i])\n",
+        "  C[i,5j+k] = exp(A[i,5j+k]-E[i])\n  D[i,j] max= A[i,5j+k]\n",
     )
     assert refused(swapped, "exponential_split(C, D)").code == "domain"
 
@@ -112,7 +112,7 @@ def test_a_split_exponential_stays_within_the_oracles_bounds_for_large_values() 
 
 
 def test_a_value_is_divided_and_multiplied_by_what_is_away_from_zero() -> None:
-    assert last(GATES, "multiplicative_split(C, D)") == "L_i L_j C_{i,j} = A_{i,j}/D_i*D_i"
+    assert last(GATES, "multiplicative_split(C, D)") == "L_i,j C[i,j] = A[i,j]/D[i]*D[i]"
     assert refused(GATES, "multiplicative_split(C, E)").code == "domain"
     assert refused(GATES, "multiplicative_split(C, B)").code == "domain"
     twice = show(strategies.apply(parse(GATES), parse_action("multiplicative_split(C, D)")).program)
@@ -127,8 +127,8 @@ def test_cancelling_undoes_the_multiplicative_split() -> None:
 
 def test_only_what_is_no_larger_is_added_and_subtracted() -> None:
     assert refused(GATES, "additive_split(C, E)").code == "domain"
-    large = GATES.replace("C_{i,j} = A_{i,j}", "C_{i,j} = A_{i,j}*A_{i,j}+1")
-    assert last(large, "additive_split(C, E)") == "L_i L_j C_{i,j} = A_{i,j} A_{i,j}+1+E_i-E_i"
+    large = GATES.replace("C[i,j] = A[i,j]", "C[i,j] = A[i,j]*A[i,j]+1")
+    assert last(large, "additive_split(C, E)") == "L_i,j C[i,j] = A[i,j] A[i,j]+1+E[i]-E[i]"
     assert refused(large, "additive_split(C, D)").code == "domain"  # up to 1.5
     before = parse(large)
     there = strategies.apply(before, parse_action("additive_split(C, E)")).program
@@ -139,14 +139,14 @@ def test_only_what_is_no_larger_is_added_and_subtracted() -> None:
     "text, code",
     [
         (
-            GATES.replace("L_i D_i = sigmoid(B_i)+0.5\n", "") + "L_i D_i = sigmoid(B_i)+0.5\n",
+            GATES.replace("L_i D[i] = sigmoid(B[i])+0.5\n", "") + "L_i D[i] = sigmoid(B[i])+0.5\n",
             "scope",
         ),  # not written yet
-        (GATES.replace("D:f32[i]", "D:f64[i]").replace("D_i = sigmoid(B_i)+0.5", "D_i = 1.5"), "kind"),
-        (GATES.replace("D:f32[i]", "D:f32[7]").replace("D_i =", "D_{i+1} =") + "L_j D_j = 1.5\n", "scope"),
-        (GATES.replace("L_i D_i = sigmoid(B_i)+0.5", "L_i D_i = sigmoid(B_i)+0.5 if i<3"), "scope"),
-        (GATES.replace("sigmoid(B_i)+0.5", "sigmoid(B_i)"), "domain"),
-        (GATES.replace("sigmoid(B_i)+0.5", "exp(B_i*B_i)"), "domain"),
+        (GATES.replace("D:f32[i]", "D:f64[i]").replace("D[i] = sigmoid(B[i])+0.5", "D[i] = 1.5"), "kind"),
+        (GATES.replace("D:f32[i]", "D:f32[7]").replace("D[i] =", "D[i+1] =") + "L_j D[j] = 1.5\n", "scope"),
+        (GATES.replace("L_i D[i] = sigmoid(B[i])+0.5", "L_i D[i] = sigmoid(B[i])+0.5 if i<3"), "scope"),
+        (GATES.replace("sigmoid(B[i])+0.5", "sigmoid(B[i])"), "domain"),
+        (GATES.replace("sigmoid(B[i])+0.5", "exp(B[i]*B[i])"), "domain"),
     ],
 )
 def test_an_element_without_its_final_value_or_a_safe_range_is_not_brought_in(text: str, code: str) -> None:
@@ -154,26 +154,26 @@ def test_an_element_without_its_final_value_or_a_safe_range_is_not_brought_in(te
 
 
 def test_an_element_read_under_a_condition_is_not_read_outside_it() -> None:
-    text = "i:6\nA,B:f32[i] -> C:f32[i]; D:f32[i]\nL_i D_i = sigmoid(B_i)+0.5\nL_i C_i = select(i>=1,D_{i-1},A_i)\n"
-    assert last(text, "multiplicative_split(C, D)") == "L_i C_i = select(i>=1,D_{i-1},A_i)/D_i*D_i"
+    text = "i:6\nA,B:f32[i] -> C:f32[i]; D:f32[i]\nL_i D[i] = sigmoid(B[i])+0.5\nL_i C[i] = select(i>=1,D[i-1],A[i])\n"
+    assert last(text, "multiplicative_split(C, D)") == "L_i C[i] = select(i>=1,D[i-1],A[i])/D[i]*D[i]"
 
 
 def test_a_private_tensor_is_not_read_outside_its_block() -> None:
     text = (
         "i:6 j:4\nA:f32[i,j] -> B,C:f32[i,j]\n"
-        "L_i [\n  D:f32[j]\n  L_j D_j = sigmoid(A_{i,j})+0.5\n  L_j B_{i,j} = D_j*A_{i,j}\n]\n"
-        "L_i L_j C_{i,j} = A_{i,j}\n"
+        "L_i [\n  D:f32[j]\n  L_j D[j] = sigmoid(A[i,j])+0.5\n  L_j B[i,j] = D[j]*A[i,j]\n]\n"
+        "L_i,j C[i,j] = A[i,j]\n"
     )
     assert refused(text, "multiplicative_split(C, D)").code == "scope"
     before = parse(text)
     after = strategies.apply(before, parse_action("multiplicative_split(B, D)")).program
-    assert "B_{i,j} = D_j A_{i,j}/D_j*D_j" in show(after)
+    assert "B[i,j] = D[j] A[i,j]/D[j]*D[j]" in show(after)
 
 
 def test_a_kernels_threads_do_not_read_what_others_write() -> None:
     text = (
         "i:6 j:4\nA:f32[i,j] -> C:f32[i,j]; D:f32[i,j]\n"
-        "B^bx_i [\n  B^tx_j D_{i,j} = sigmoid(A_{i,j})+0.5\n  B^tx_j C_{i,j} = A_{i,j}\n]\n"
+        "B^bx_i [\n  B^tx_j D[i,j] = sigmoid(A[i,j])+0.5\n  B^tx_j C[i,j] = A[i,j]\n]\n"
     )
     found = strategies.refusal(parse(text), parse_action("multiplicative_split(C, D)"))
     assert found is not None and found.code == "dependence"

@@ -20,18 +20,16 @@ from envs.leir_env.tree import declarations, walk
 from envs.leir_env.verify import verify
 from tests.leir_env.strategies.test_layouts import apply, refused
 
-MATMUL = "i:64 j:64 k:64\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i L_j L_k C_{i,j} += A_{i,k} B_{k,j}\n"
-ROWS_OF_B = "i:64 k:64 j:64\nA:f32[i,k] B:f32[j,k] -> C:f32[i,j]\nL_i L_k L_j C_{i,j} += A_{i,k} B_{j,k}\n"
-BATCHES = (
-    "h:4 i:64 k:64 j:64\nA:f32[h,i,k] B:f32[h,j,k] -> C:f32[h,i,j]\nL_h L_i L_k L_j C_{h,i,j} += A_{h,i,k} B_{h,j,k}\n"
-)
+MATMUL = "i,j,k:64\nA:f32[i,k] B:f32[k,j] -> C:f32[i,j]\nL_i,j,k C[i,j] += A[i,k] B[k,j]\n"
+ROWS_OF_B = "i,k,j:64\nA:f32[i,k] B:f32[j,k] -> C:f32[i,j]\nL_i,k,j C[i,j] += A[i,k] B[j,k]\n"
+BATCHES = "h:4 i,k,j:64\nA:f32[h,i,k] B:f32[h,j,k] -> C:f32[h,i,j]\nL_h,i,k,j C[h,i,j] += A[h,i,k] B[h,j,k]\n"
 SQUARES = (
     "i:2048 j:128\nA:f32[i,j] -> C:f32[i]; D:f32[i,j]\n"
-    "L_i [\n  L_j D_{i,j} = exp(A_{i,j})\n  L_j C_i += D_{i,j} D_{i,j}\n]\n"
+    "L_i [\n  L_j D[i,j] = exp(A[i,j])\n  L_j C[i] += D[i,j] D[i,j]\n]\n"
 )
 KERNEL = (
-    "io:4 ii:16 jo:4 ji:16 ko:4 ki:16\nA:f32[64,64] B:f32[64,64] -> C:f32[64,64]\n"
-    "B^by_io B^bx_jo L_ko L_ki B^ty_ii B^tx_ji C_{16io+ii,16jo+ji} += A_{16io+ii,16ko+ki} B_{16ko+ki,16jo+ji}\n"
+    "io,jo,ko:4 ii,ji,ki:16\nA:f32[64,64] B:f32[64,64] -> C:f32[64,64]\n"
+    "B^by_io B^bx_jo L_ko,ki B^ty_ii B^tx_ji C[16io+ii,16jo+ji] += A[16io+ii,16ko+ki] B[16ko+ki,16jo+ji]\n"
 )
 
 
@@ -79,10 +77,7 @@ def test_a_cached_accumulator_is_kept_out_of_memory_in_the_loop_that_accumulates
 
 
 def test_a_small_cached_tile_is_a_buffer_on_the_stack_a_large_one_on_the_heap() -> None:
-    text = (
-        "io:8 ii:8 j:64 k:16\nA:f32[64,k] B:f32[k,j] -> C:f32[64,j]\n"
-        "L_io L_j L_k L_ii C_{8io+ii,j} += A_{8io+ii,k} B_{k,j}\n"
-    )
+    text = "io,ii:8 j:64 k:16\nA:f32[64,k] B:f32[k,j] -> C:f32[64,j]\nL_io,j,k,ii C[8io+ii,j] += A[8io+ii,k] B[k,j]\n"
     before, small = ir(parse(text)), ir(after(text, "cache_read_write(A, io; local)"))
     assert "alloca [128 x float]" in small and "alloca [" not in before
     large = ir(after(text.replace("k:16", "k:512"), "cache_read_write(A, io; local)"))
@@ -117,8 +112,8 @@ def test_lanes_load_side_by_side_what_lay_a_row_apart(text: str, action: str) ->
 
 
 def test_an_intermediate_stored_as_it_is_read_moves_less() -> None:
-    text = "i:512 j:512 k:8\nA:f32[i] B:f32[j] -> C:f32[i,k]; D:f32[j,i]\n"
-    text += "L_j L_i D_{j,i} = A_i*B_j\nL_i L_k L_j C_{i,k} += D_{j,i} D_{j,i}\n"
+    text = "i,j:512 k:8\nA:f32[i] B:f32[j] -> C:f32[i,k]; D:f32[j,i]\n"
+    text += "L_j,i D[j,i] = A[i]*B[j]\nL_i,k,j C[i,k] += D[j,i] D[j,i]\n"
     stored = after(text, "set_storage_layout(D; swap_1_2)", "loop_reorder(j, i)")
     assert moved(stored) < moved(parse(text)) / 2
     lowered = [str(lower(program)) for program in (parse(text), stored)]
@@ -126,14 +121,14 @@ def test_an_intermediate_stored_as_it_is_read_moves_less() -> None:
 
 
 def test_a_panel_moves_less_than_columns_a_power_of_two_apart() -> None:
-    text = "jo:64 ji:16 i:64 k:512\nA:f32[i,k] B:f32[k,1024] -> C:f32[i,1024]\n"
-    text += "L_jo L_i L_k L_ji C_{i,16jo+ji} += A_{i,k} B_{k,16jo+ji}\n"
+    text = "jo,i:64 ji:16 k:512\nA:f32[i,k] B:f32[k,1024] -> C:f32[i,1024]\n"
+    text += "L_jo,i,k,ji C[i,16jo+ji] += A[i,k] B[k,16jo+ji]\n"
     assert moved(after(text, "layout_transformation(B; panel_2_16)")) < moved(parse(text))
     assert moved(after(text, "cache_read_write(B, jo; local)")) < moved(parse(text))
 
 
 def test_a_table_of_subscripts_is_loaded_in_place_of_divisions() -> None:
-    text = "i:63 j:64\nA:f32[64] -> C:f32[i,j]\nL_i L_j C_{i,j} = exp(A_{i*j%61})\n"
+    text = "i:63 j:64\nA:f32[64] -> C:f32[i,j]\nL_i,j C[i,j] = exp(A[i*j%61])\n"
     tabled = after(text, "precompute_indices(C; 1)")
     assert (allocations(parse(text)), allocations(tabled)) == (0, 1)
     assert count(r"load i32", ir(tabled)) > count(r"load i32", ir(parse(text)))
@@ -150,17 +145,15 @@ def test_on_a_gpu_tiles_are_shared_by_the_threads_of_a_block() -> None:
 
 
 def test_on_a_gpu_an_accumulator_is_private_to_its_thread() -> None:
-    text = "io:4 ii:16 j:64 k:64\nA:f32[64,k] B:f32[k,j] -> C:f32[64,j]\n"
-    text += "B^bx_io B^tx_ii L_j L_k C_{16io+ii,j} += A_{16io+ii,k} B_{k,j}\n"
+    text = "io:4 ii:16 j,k:64\nA:f32[64,k] B:f32[k,j] -> C:f32[64,j]\n"
+    text += "B^bx_io B^tx_ii L_j,k C[16io+ii,j] += A[16io+ii,k] B[k,j]\n"
     source = cuda_source(after(text, "cache_read_write(C, j; local)"))
     assert "float D_ptr[1]" in source and "__shared__" not in source
 
 
 def test_on_a_gpu_a_temporary_moves_from_global_memory_to_the_thread() -> None:
     text = SQUARES.replace("i:2048", "i:256").replace("L_i [", "B^bx_i [").replace("L_j D", "B^tx_j D")
-    alone = text.replace("L_j C_i += D_{i,j} D_{i,j}", "B^tx_j C_{i,j} = D_{i,j} D_{i,j}").replace(
-        "C:f32[i]", "C:f32[i,j]"
-    )
+    alone = text.replace("L_j C[i] += D[i,j] D[i,j]", "B^tx_j C[i,j] = D[i,j] D[i,j]").replace("C:f32[i]", "C:f32[i,j]")
     assert "main_kernel" in cuda_source(parse(alone))
     assert refused(alone, "set_storage_scope(D; local)").code == "scope"
     shared = after(alone, "set_storage_scope(D; shared)")
@@ -181,7 +174,7 @@ def test_a_kernel_declares_what_its_threads_can_reach(action: str, code: str) ->
 
 
 def test_a_block_shares_at_most_what_it_has() -> None:
-    large = KERNEL.replace("ko:4 ki:16", "ko:1024 ki:1024").replace("A:f32[64,64]", "A:f32[64,1048576]")
+    large = KERNEL.replace(",ko:4 ii,ji,ki:16", ":4 ii,ji:16 ko,ki:1024").replace("A:f32[64,64]", "A:f32[64,1048576]")
     large = large.replace("B:f32[64,64]", "B:f32[1048576,64]").replace("16ko+ki", "1024ko+ki")
     refusal = refused(large, "cache_read_write(A, ko; shared)")
     assert refusal.code == "size" and "65,536" in refusal.sentence
@@ -194,29 +187,29 @@ def test_without_blocks_nothing_is_shared() -> None:
 
 def test_a_box_that_moves_with_data_written_in_the_loop_is_not_cached() -> None:
     text = "i:4 k:3 j:5\nA:f32[8,k] B:i64[i] -> C:f32[i,k]; M:i64[i]\n"
-    text += "L_i [\n  M_i = B_i%8\n  L_j L_k C_{i,k} += A_{M_i,k}\n]\n"
+    text += "L_i [\n  M[i] = B[i]%8\n  L_j,k C[i,k] += A[M[i],k]\n]\n"
     refusal = refused(text, "cache_read_write(A, i; local)")
     assert refusal.code == "structure" and "moves with M" in refusal.sentence
-    elsewhere = text.replace("L_i [\n  M_i = B_i%8\n  ", "L_i M_i = B_i%8\nL_i ").replace("}\n]\n", "}\n")
+    elsewhere = text.replace("L_i [\n  M[i] = B[i]%8\n  ", "L_i M[i] = B[i]%8\nL_i ").replace("]\n]\n", "]\n")
     apply(elsewhere, "cache_read_write(A, i.2; local)")
 
 
 def test_a_temporary_whose_place_changes_between_its_uses_stays_where_it_is() -> None:
     text = "i:4 k:3\nA:f32[i,k] B:i64[i] -> C:f32[i,k]; D:f32[8,k] M:i64[i]\n"
-    text += "L_i [\n  M_i = B_i%8\n  L_k D_{M_i,k} = A_{i,k}\n  M_i = 7-M_i\n"
-    text += "  L_k C_{i,k} = select(M_i<8,A_{i,k},D_{M_i,k})\n]\n"
+    text += "L_i [\n  M[i] = B[i]%8\n  L_k D[M[i],k] = A[i,k]\n  M[i] = 7-M[i]\n"
+    text += "  L_k C[i,k] = select(M[i]<8,A[i,k],D[M[i],k])\n]\n"
     assert refused(text, "set_storage_scope(D; local)").code == "structure"
 
 
 def test_a_box_with_elements_that_nothing_wrote_is_not_cached() -> None:
-    text = "i:4 r:3 m:4 n:4\nA:f32[16] -> C:f32[i]; D:f32[32]\n"
-    text += "L_m L_n D_{8m+2n} = A_{4m+n}\nL_i L_r L_n C_i += D_{8i+2n}\n"
+    text = "i,m,n:4 r:3\nA:f32[16] -> C:f32[i]; D:f32[32]\n"
+    text += "L_m,n D[8m+2n] = A[4m+n]\nL_i,r,n C[i] += D[8i+2n]\n"
     refusal = refused(text, "cache_read_write(D, i; local)")
     assert refusal.code == "structure" and "before it is written" in refusal.sentence
-    whole = text.replace("L_m L_n D", "L_w D_w = 0.5\nL_m L_n D").replace("n:4\n", "n:4 w:32\n")
+    whole = text.replace("L_m,n D", "L_w D[w] = 0.5\nL_m,n D").replace("r:3\n", "r:3 w:32\n")
     apply(whole, "cache_read_write(D, i; local)")
-    late = text + "L_w D_w = 0.5\n"
-    assert refused(late.replace("n:4\n", "n:4 w:32\n"), "cache_read_write(D, i; local)").code == "structure"
+    late = text + "L_w D[w] = 0.5\n"
+    assert refused(late.replace("r:3\n", "r:3 w:32\n"), "cache_read_write(D, i; local)").code == "structure"
 
 
 def test_a_cached_program_computes_what_it_did() -> None:
@@ -228,8 +221,7 @@ def test_a_cached_program_computes_what_it_did() -> None:
 
 def test_what_is_read_before_it_accumulates_still_starts_at_the_identity() -> None:
     program = parse(
-        "i:6 k:5\nS:f32[i,k] -> F:f32[i] H:f32[i,k]\n"
-        "L_i L_k H_{i,k} = S_{i,k}-max(F_i,-9.0)\nL_i L_k F_i max= S_{i,k}\n"
+        "i:6 k:5\nS:f32[i,k] -> F:f32[i] H:f32[i,k]\nL_i,k H[i,k] = S[i,k]-max(F[i],-9.0)\nL_i,k F[i] max= S[i,k]\n"
     )
     assert verify(program) == ()
     inputs = random_inputs(program, np.random.default_rng(0))

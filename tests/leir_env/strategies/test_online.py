@@ -25,16 +25,16 @@ ONLINE = (MAX, SUM, SOFTMAX, MATMUL, FLASH)
 
 ROWS = (
     "i:4 j:6\nA:f64[i,j] -> C:f64[i,j] E:f64[i]; D:f64[i]\n"
-    "L_i L_j D_i max= A_{i,j}\n"
-    "L_i L_j E_i += exp(A_{i,j}-D_i)\n"
-    "L_i L_j C_{i,j} = exp(A_{i,j}-D_i)/E_i\n"
+    "L_i,j D[i] max= A[i,j]\n"
+    "L_i,j E[i] += exp(A[i,j]-D[i])\n"
+    "L_i,j C[i,j] = exp(A[i,j]-D[i])/E[i]\n"
 )
 VALUES = (
-    "i:4 k:4 m:4\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]; D:f64[i,k] E,F:f64[i]\n"
-    "L_i L_k E_i max= A_{i,k}\n"
-    "L_i L_k F_i += exp(A_{i,k}-E_i)\n"
-    "L_i L_k D_{i,k} = exp(A_{i,k}-E_i)/F_i\n"
-    "L_i L_m L_k C_{i,m} += D_{i,k} B_{k,m}\n"
+    "i,k,m:4\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]; D:f64[i,k] E,F:f64[i]\n"
+    "L_i,k E[i] max= A[i,k]\n"
+    "L_i,k F[i] += exp(A[i,k]-E[i])\n"
+    "L_i,k D[i,k] = exp(A[i,k]-E[i])/F[i]\n"
+    "L_i,m,k C[i,m] += D[i,k] B[k,m]\n"
 )
 
 
@@ -76,7 +76,7 @@ def masked(program: Program, seed: int, share: float = 0.4) -> dict[str, np.ndar
 
 def test_the_maximum_gets_an_explicit_start_and_update_and_stays_bitwise_the_same() -> None:
     after = apply(ROWS, f"{MAX}(D)")
-    assert "L_i [\n  D_i = -inf\n  L_j D_i = max(D_i,A_{i,j})\n]\n" in show(after)
+    assert "L_i [\n  D[i] = -inf\n  L_j D[i] = max(D[i],A[i,j])\n]\n" in show(after)
     outcome = strategies.apply(parse(ROWS), parse_action(f"{MAX}(D)"))
     assert outcome.exactness is Exactness.EXACT
     inputs = masked(parse(ROWS), 0)
@@ -88,8 +88,8 @@ def test_the_maximum_gets_an_explicit_start_and_update_and_stays_bitwise_the_sam
 def test_the_sum_of_exponentials_runs_in_the_loop_of_the_maximum() -> None:
     after = apply(ROWS, f"{SUM}(E)")
     assert (
-        "L_i [\n  D_i = -inf\n  E_i = 0\n  L_j [\n    F:f64.l\n    F = D_i\n    D_i = max(D_i,A_{i,j})\n"
-        "    E_i = select(F==(-inf),0,E_i*exp(F-D_i))+exp(A_{i,j}-D_i)\n  ]\n]\n"
+        "L_i [\n  D[i] = -inf\n  E[i] = 0\n  L_j [\n    F:f64.l\n    F = D[i]\n    D[i] = max(D[i],A[i,j])\n"
+        "    E[i] = select(F==(-inf),0,E[i]*exp(F-D[i]))+exp(A[i,j]-D[i])\n  ]\n]\n"
     ) in show(after)
     assert after == apply(ROWS, f"{MAX}(D)", f"{SUM}(E)")
 
@@ -99,8 +99,8 @@ def test_online_softmax_takes_two_passes_and_keeps_its_statistics_in_scalars() -
     after = apply(text, f"{SOFTMAX}(C)")
     assert show(after) == (
         "i:4 j:6\nA:f64[i,j] -> C:f64[i,j]\nL_i [\n  D,E:f64.l\n  D = -inf\n  E = 0\n  L_j [\n    F:f64.l\n"
-        "    F = D\n    D = max(D,A_{i,j})\n    E = select(F==(-inf),0,E*exp(F-D))+exp(A_{i,j}-D)\n  ]\n"
-        "  L_j C_{i,j} = exp(A_{i,j}-D)/E\n]\n"
+        "    F = D\n    D = max(D,A[i,j])\n    E = select(F==(-inf),0,E*exp(F-D))+exp(A[i,j]-D)\n  ]\n"
+        "  L_j C[i,j] = exp(A[i,j]-D)/E\n]\n"
     )
     assert after == apply(text, f"{SUM}(E)", f"{SOFTMAX}(C)")
     assert refused(after, f"{SOFTMAX}(C)").code == "no_effect"
@@ -109,10 +109,10 @@ def test_online_softmax_takes_two_passes_and_keeps_its_statistics_in_scalars() -
 def test_the_product_is_carried_as_one_running_value_for_each_element() -> None:
     direct = apply(VALUES, f"{FLASH}(C)")
     assert show(direct) == (
-        "i:4 m:4 k:4\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]\nL_i [\n  E,F:f64.l\n  E = -inf\n  F = 0\n"
-        "  L_m C_{i,m} = 0\n  L_k [\n    G,H,J:f64.l\n    G = E\n    E = max(E,A_{i,k})\n    H = exp(G-E)\n"
-        "    J = exp(A_{i,k}-E)\n    F = select(G==(-inf),0,F H)+J\n"
-        "    L_m C_{i,m} = select(G==(-inf),0,C_{i,m} H)+J B_{k,m}\n  ]\n  L_m C_{i,m} = C_{i,m}/F\n]\n"
+        "i,m,k:4\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]\nL_i [\n  E,F:f64.l\n  E = -inf\n  F = 0\n"
+        "  L_m C[i,m] = 0\n  L_k [\n    G,H,J:f64.l\n    G = E\n    E = max(E,A[i,k])\n    H = exp(G-E)\n"
+        "    J = exp(A[i,k]-E)\n    F = select(G==(-inf),0,F H)+J\n"
+        "    L_m C[i,m] = select(G==(-inf),0,C[i,m] H)+J B[k,m]\n  ]\n  L_m C[i,m] = C[i,m]/F\n]\n"
     )
     assert direct == apply(VALUES, f"{SUM}(F)", f"{MATMUL}(C)")
     inputs = masked(parse(VALUES), 1)
@@ -188,36 +188,36 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 SPLIT = (
-    "io:2 ii:4 jo:2 ji:4\nA:f32[7,6] -> C:f32[7]; D,E:f32[7]\n"
-    "L_io L_ii L_jo L_ji D_{4io+ii} max= A_{4io+ii,4jo+ji} if 4io+ii<7 and 4jo+ji<6\n"
-    "L_io L_ii L_jo L_ji E_{4io+ii} += exp(A_{4io+ii,4jo+ji}-D_{4io+ii}) if 4io+ii<7 and 4jo+ji<6\n"
-    "L_io L_ii C_{4io+ii} = log(E_{4io+ii})+D_{4io+ii} if 4io+ii<7\n"
+    "io,jo:2 ii,ji:4\nA:f32[7,6] -> C:f32[7]; D,E:f32[7]\n"
+    "L_io,ii,jo,ji D[4io+ii] max= A[4io+ii,4jo+ji] if 4io+ii<7 and 4jo+ji<6\n"
+    "L_io,ii,jo,ji E[4io+ii] += exp(A[4io+ii,4jo+ji]-D[4io+ii]) if 4io+ii<7 and 4jo+ji<6\n"
+    "L_io,ii C[4io+ii] = log(E[4io+ii])+D[4io+ii] if 4io+ii<7\n"
 )
 
 
 def test_tails_of_rows_and_steps_keep_their_guards() -> None:
     after = apply(SPLIT, f"{SUM}(E)")
-    assert "D_{4io+ii} = -inf if 4io+ii<7\n" in show(after)
-    assert "E_{4io+ii} = 0 if 4io+ii<7\n" in show(after)
+    assert "D[4io+ii] = -inf if 4io+ii<7\n" in show(after)
+    assert "E[4io+ii] = 0 if 4io+ii<7\n" in show(after)
     agree(parse(SPLIT), after, random_inputs(parse(SPLIT), np.random.default_rng(0)))
 
 
 def test_a_sum_over_fewer_terms_than_the_maximum_adds_nothing_for_the_others() -> None:
-    text = ROWS.replace("exp(A_{i,j}-D_i)\n", "exp(A_{i,j}-D_i) if j<=i\n", 1)
+    text = ROWS.replace("exp(A[i,j]-D[i])\n", "exp(A[i,j]-D[i]) if j<=i\n", 1)
     after = apply(text, f"{SUM}(E)")
-    assert "+select(j<=i,exp(A_{i,j}-D_i),0)\n" in show(after)
+    assert "+select(j<=i,exp(A[i,j]-D[i]),0)\n" in show(after)
     agree(parse(text), after, random_inputs(parse(text), np.random.default_rng(0)))
 
 
 def test_a_sum_over_more_terms_than_the_maximum_is_refused() -> None:
-    text = ROWS.replace("max= A_{i,j}\n", "max= A_{i,j} if j<=i\n")
+    text = ROWS.replace("max= A[i,j]\n", "max= A[i,j] if j<=i\n")
     assert refused(text, f"{SUM}(E)").code == "structure"
 
 
 def test_rows_may_be_parallel_and_the_product_vectorised() -> None:
-    text = VALUES.replace("L_i", "P_i").replace("L_m L_k C", "V_m L_k C")
+    text = VALUES.replace("L_i,", "P_i L_").replace("L_m,k C", "V_m L_k C")
     after = apply(text, f"{FLASH}(C)")
-    assert show(after).count("P_i") == 1 and "V_m C_{i,m} = 0" in show(after)
+    assert show(after).count("P_i") == 1 and "V_m C[i,m] = 0" in show(after)
     agree(parse(text), after, random_inputs(parse(text), np.random.default_rng(0)))
 
 
@@ -225,46 +225,46 @@ def test_rows_may_be_parallel_and_the_product_vectorised() -> None:
     "text, action, code",
     [
         # The kind of a loop that would carry the running value, or hold it.
-        (ROWS.replace("L_j D_i", "U_j D_i"), f"{MAX}(D)", "kind"),
-        (ROWS.replace("L_i L_j D_i", "V_i L_j D_i"), f"{MAX}(D)", "kind"),
-        (ROWS.replace("L_i L_j D_i", "P_i L_j D_i"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("L_i,j D[i]", "L_i U_j D[i]"), f"{MAX}(D)", "kind"),
+        (ROWS.replace("L_i,j D[i]", "V_i L_j D[i]"), f"{MAX}(D)", "kind"),
+        (ROWS.replace("L_i,j D[i]", "P_i L_j D[i]"), f"{SUM}(E)", "structure"),
         # The maximum is not complete in one run of its loop, or not all of it is computed there.
-        (ROWS.replace("L_i L_j D_i", "L_j L_i D_i"), f"{MAX}(D)", "structure"),
-        (ROWS.replace("D_i max= A_{i,j}\n", "D_i max= A_{i,j}\nL_i D_i max= 1\n"), f"{MAX}(D)", "structure"),
-        (ROWS.replace("L_i L_j D_i max= A_{i,j}", "L_i L_k D_i max= A_{i,2k}").replace("j:6", "k:3 j:6"),
+        (ROWS.replace("L_i,j D[i]", "L_j,i D[i]"), f"{MAX}(D)", "structure"),
+        (ROWS.replace("D[i] max= A[i,j]\n", "D[i] max= A[i,j]\nL_i D[i] max= 1\n"), f"{MAX}(D)", "structure"),
+        (ROWS.replace("L_i,j D[i] max= A[i,j]", "L_i,k D[i] max= A[i,2k]").replace("j:6", "k:3 j:6"),
          f"{SUM}(E)", "structure"),
         # Exponents that are not the maximum's term less the maximum.
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(D_i-A_{i,j})"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(A_{i,j}-2.0*D_i)"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(-2.0*(A_{i,j}-D_i))"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(A_{i,j}+1.0-D_i)"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(A_{i,5-j}-D_i)"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(A_{i,j}-D_{3-i})"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(D[i]-A[i,j])"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(A[i,j]-2.0*D[i])"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(-2.0*(A[i,j]-D[i]))"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(A[i,j]+1.0-D[i])"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(A[i,5-j]-D[i])"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(A[i,j]-D[3-i])"), f"{SUM}(E)", "structure"),
         # Terms that depend on the maximum in another way.
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(A_{i,j}-D_i)*D_i"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(A_{i,j}-D_i)+1.0"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("+= exp(A_{i,j}-D_i)", "+= exp(exp(A_{i,j}-D_i))"), f"{SUM}(E)", "structure"),
-        (ROWS.replace("E_i += exp(A_{i,j}-D_i)", "E_i max= exp(A_{i,j}-D_i)"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(A[i,j]-D[i])*D[i]"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(A[i,j]-D[i])+1.0"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("+= exp(A[i,j]-D[i])", "+= exp(exp(A[i,j]-D[i]))"), f"{SUM}(E)", "structure"),
+        (ROWS.replace("E[i] += exp(A[i,j]-D[i])", "E[i] max= exp(A[i,j]-D[i])"), f"{SUM}(E)", "structure"),
         # Something in between that the sum reads or that reads the sum.
-        ("i:4 j:6\nB:f64[i,j] -> C:f64[i]; A:f64[i,j] D,E:f64[i]\nL_i L_j A_{i,j} = B_{i,j}\n"
-         "L_i L_j D_i max= A_{i,j}\nL_i L_j A_{i,j} = 0\nL_i L_j E_i += exp(A_{i,j}-D_i)\nL_i C_i = E_i+D_i\n",
+        ("i:4 j:6\nB:f64[i,j] -> C:f64[i]; A:f64[i,j] D,E:f64[i]\nL_i,j A[i,j] = B[i,j]\n"
+         "L_i,j D[i] max= A[i,j]\nL_i,j A[i,j] = 0\nL_i,j E[i] += exp(A[i,j]-D[i])\nL_i C[i] = E[i]+D[i]\n",
          f"{SUM}(E)", "dependence"),
-        ("i:4 j:6\nB:f64[i,j] -> C:f64[i]; A:f64[i,j] D,E:f64[i]\nL_i L_j A_{i,j} = B_{i,j}\n"
-         "L_i [\n  D_i = -inf\n  L_j [\n    D_i = max(D_i,A_{i,j})\n    A_{i,j} = 0\n  ]\n]\n"
-         "L_i L_j E_i += exp(A_{i,j}-D_i)\nL_i C_i = E_i+D_i\n",
+        ("i:4 j:6\nB:f64[i,j] -> C:f64[i]; A:f64[i,j] D,E:f64[i]\nL_i,j A[i,j] = B[i,j]\n"
+         "L_i [\n  D[i] = -inf\n  L_j [\n    D[i] = max(D[i],A[i,j])\n    A[i,j] = 0\n  ]\n]\n"
+         "L_i,j E[i] += exp(A[i,j]-D[i])\nL_i C[i] = E[i]+D[i]\n",
          f"{SUM}(E)", "dependence"),
         # The whole maximum is needed, not that of a row.
-        ("i:4 j:6\nA:f64[i,j] -> E:f64[i]; D:f64\nL_i L_j D max= A_{i,j}\nL_i L_j E_i += exp(A_{i,j}-D)\n",
+        ("i:4 j:6\nA:f64[i,j] -> E:f64[i]; D:f64\nL_i,j D max= A[i,j]\nL_i,j E[i] += exp(A[i,j]-D)\n",
          f"{SUM}(E)", "structure"),
-        ("i:4 j:6\nA:f64[i,j] -> E:f64; D:f64[i]\nL_i L_j D_i max= A_{i,j}\nL_i L_j E += exp(A_{i,j}-D_i)\n",
+        ("i:4 j:6\nA:f64[i,j] -> E:f64; D:f64[i]\nL_i,j D[i] max= A[i,j]\nL_i,j E += exp(A[i,j]-D[i])\n",
          f"{SUM}(E)", "structure"),
-        ("i:4 j:6\nA:f64[i,j] -> E:f64[i]; D:f64\nL_i [\n  D = -inf\n  L_j D = max(D,A_{i,j})\n]\n"
-         "L_i L_j E_i += exp(A_{i,j}-D)\n",
+        ("i:4 j:6\nA:f64[i,j] -> E:f64[i]; D:f64\nL_i [\n  D = -inf\n  L_j D = max(D,A[i,j])\n]\n"
+         "L_i,j E[i] += exp(A[i,j]-D)\n",
          f"{SUM}(E)", "structure"),
         # Weights of other rows.
-        (VALUES.replace("D_{i,k} B_{k,m}", "D_{k,i} B_{k,m}"), f"{FLASH}(C)", "structure"),
-        (VALUES.replace("D_{i,k} B_{k,m}", "D_{i,k}*D_{i,k}*B_{k,m}"), f"{FLASH}(C)", "structure"),
-        (VALUES.replace("/F_i", "/F_{3-i}"), f"{FLASH}(C)", "dependence"),
+        (VALUES.replace("D[i,k] B[k,m]", "D[k,i] B[k,m]"), f"{FLASH}(C)", "structure"),
+        (VALUES.replace("D[i,k] B[k,m]", "D[i,k]*D[i,k]*B[k,m]"), f"{FLASH}(C)", "structure"),
+        (VALUES.replace("/F[i]", "/F[3-i]"), f"{FLASH}(C)", "dependence"),
         (VALUES, f"{MATMUL}(C)", "structure"),
         (VALUES, f"{FLASH}(F)", "structure"),
     ],
@@ -275,27 +275,27 @@ def test_what_would_change_the_result_is_refused(text: str, action: str, code: s
 
 def test_private_statistics_belong_to_the_row_that_the_weights_name() -> None:
     text = (
-        "i:4 k:4 m:4\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]; D:f64[i,k]\n"
-        "L_i [\n  E,F:f64\n  E = -inf\n  F = 0\n  L_k [\n    G:f64\n    G = E\n    E = max(E,A_{i,k})\n"
-        "    F = select(G==(-inf),0,F*exp(G-E))+exp(A_{i,k}-E)\n  ]\n  L_k D_{i,k} = exp(A_{i,k}-E)/F\n]\n"
-        "L_i L_m L_k C_{i,m} += D_{i,k} B_{k,m}\n"
+        "i,k,m:4\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]; D:f64[i,k]\n"
+        "L_i [\n  E,F:f64\n  E = -inf\n  F = 0\n  L_k [\n    G:f64\n    G = E\n    E = max(E,A[i,k])\n"
+        "    F = select(G==(-inf),0,F*exp(G-E))+exp(A[i,k]-E)\n  ]\n  L_k D[i,k] = exp(A[i,k]-E)/F\n]\n"
+        "L_i,m,k C[i,m] += D[i,k] B[k,m]\n"
     )
     agree(parse(text), apply(text, f"{MATMUL}(C)"), masked(parse(text), 0))
-    crossed = text.replace("exp(A_{i,k}-E)/F", "exp(A_{k,i}-E)/F")
+    crossed = text.replace("exp(A[i,k]-E)/F", "exp(A[k,i]-E)/F")
     assert refused(crossed, f"{MATMUL}(C)").code == "structure"
-    early = text.replace("  ]\n  L_k D_{i,k} = exp(A_{i,k}-E)/F\n", "    D_{i,k} = exp(A_{i,k}-E)/F\n  ]\n")
+    early = text.replace("  ]\n  L_k D[i,k] = exp(A[i,k]-E)/F\n", "    D[i,k] = exp(A[i,k]-E)/F\n  ]\n")
     assert refused(early, f"{MATMUL}(C)").code == "dependence"
 
 
 def test_weights_that_are_read_elsewhere_are_kept() -> None:
     text = VALUES.replace("C:f64[i,m]; D:f64[i,k] E", "C:f64[i,m] D:f64[i,k]; E")
     after = apply(text, f"{FLASH}(C)")
-    assert "L_i L_k D_{i,k} = exp(A_{i,k}-E_i)/F_i" in show(after)
+    assert "L_i,k D[i,k] = exp(A[i,k]-E[i])/F[i]" in show(after)
     agree(parse(text), after, masked(parse(text), 2))
 
 
 def test_thread_bound_rows_keep_a_valid_kernel() -> None:
-    text = ROWS.replace("L_i", "B^tx_i")
+    text = ROWS.replace("L_i,", "B^tx_i L_")
     program = parse(text)
     assert verify(program, "cuda") == ()
     for action in (f"{SUM}(E)", f"{SOFTMAX}(C)"):
@@ -324,38 +324,43 @@ def test_the_kernels_compute_it_masks_included(dtype: str, bound: float) -> None
 
 def test_exponentials_by_name_are_followed_to_their_definitions() -> None:
     text = (
-        "i:4 k:4 m:3\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]; D,E:f64[i] F,G:f64[i,k]\n"
-        "L_i L_k D_i max= A_{i,k}\n"
-        "L_i L_k F_{i,k} = exp(A_{i,k}-D_i)\n"
-        "L_i L_k E_i += F_{i,k}\n"
-        "L_i L_k G_{i,k} = F_{i,k}/E_i\n"
-        "L_i L_m L_k C_{i,m} += G_{i,k} B_{k,m}\n"
+        "i,k:4 m:3\nA:f64[i,k] B:f64[k,m] -> C:f64[i,m]; D,E:f64[i] F,G:f64[i,k]\n"
+        "L_i,k D[i] max= A[i,k]\n"
+        "L_i,k F[i,k] = exp(A[i,k]-D[i])\n"
+        "L_i,k E[i] += F[i,k]\n"
+        "L_i,k G[i,k] = F[i,k]/E[i]\n"
+        "L_i,m,k C[i,m] += G[i,k] B[k,m]\n"
     )
     after = apply(text, f"{FLASH}(C)")
-    assert "F_{i,k}" not in show(after) and len(after.body) == 1
+    assert "F[i,k]" not in show(after) and len(after.body) == 1
     agree(parse(text), after, masked(parse(text), 4))
     agree(parse(text), apply(text, f"{SUM}(E)", f"{MATMUL}(C)"), masked(parse(text), 5))
 
 
 def test_definitions_in_a_circle_are_left_alone() -> None:
     text = (
-        "t:3 i:4 k:4\nA:f64[i,k] -> C:f64[i]; D:f64[i] F,G:f64[i,k]\n"
-        "L_i L_k D_i max= A_{i,k}\n"
-        "L_i L_k F_{i,k} = A_{i,k}\n"
-        "L_t [\n  L_i L_k G_{i,k} = F_{i,k}\n  L_i L_k F_{i,k} = G_{i,k}*2.0\n]\n"
-        "L_i L_k C_i += F_{i,k}*G_{i,k}\n"
+        "t:3 i,k:4\nA:f64[i,k] -> C:f64[i]; D:f64[i] F,G:f64[i,k]\n"
+        "L_i,k D[i] max= A[i,k]\n"
+        "L_i,k F[i,k] = A[i,k]\n"
+        "L_t [\n  L_i,k G[i,k] = F[i,k]\n  L_i,k F[i,k] = G[i,k]*2.0\n]\n"
+        "L_i,k C[i] += F[i,k]*G[i,k]\n"
     )
     assert refused(text, f"{SUM}(C)").code == "structure"
 
 
 @pytest.mark.parametrize(
     "weight",
-    ["exp(A_{i,k}-E_i)/(2.0*F_i)", "exp(A_{i,k}-E_i)/(F_i*2.0)", "-exp(A_{i,k}-E_i)/F_i", "0.5/(F_i/exp(A_{i,k}-E_i))"],
+    [
+        "exp(A[i,k]-E[i])/(2.0*F[i])",
+        "exp(A[i,k]-E[i])/(F[i]*2.0)",
+        "-exp(A[i,k]-E[i])/F[i]",
+        "0.5/(F[i]/exp(A[i,k]-E[i]))",
+    ],
 )
 def test_a_division_moves_after_the_loop_however_it_is_written(weight: str) -> None:
-    text = VALUES.replace("exp(A_{i,k}-E_i)/F_i", weight)
+    text = VALUES.replace("exp(A[i,k]-E[i])/F[i]", weight)
     after = apply(text, f"{FLASH}(C)")
-    assert "L_m C_{i,m} = C_{i,m}/F" in show(after)
+    assert "L_m C[i,m] = C[i,m]/F" in show(after)
     agree(parse(text), after, masked(parse(text), 6))
 
 
@@ -363,10 +368,10 @@ def test_definitions_go_with_the_loop_that_declares_them() -> None:
     text = (
         "i:5 k:3 d:4\nA:f64[i,k] B:f64[k,d] -> C:f64[i,d]\n"
         "L_i [\n  J:f64.l[k] F,G:f64.l\n  F = -inf\n  G = 0\n"
-        "  L_k [\n    K:f64.l\n    K = F\n    F = max(F,A_{i,k})\n"
-        "    G = select(K==(-inf),0,G*exp(K-F))+exp(A_{i,k}-F)\n  ]\n"
-        "  L_k [\n    H:f64.l\n    H = exp(A_{i,k}-F)/G\n    J_k = H\n  ]\n"
-        "  L_d L_k C_{i,d} += J_k B_{k,d}\n]\n"
+        "  L_k [\n    K:f64.l\n    K = F\n    F = max(F,A[i,k])\n"
+        "    G = select(K==(-inf),0,G*exp(K-F))+exp(A[i,k]-F)\n  ]\n"
+        "  L_k [\n    H:f64.l\n    H = exp(A[i,k]-F)/G\n    J[k] = H\n  ]\n"
+        "  L_d,k C[i,d] += J[k] B[k,d]\n]\n"
     )
     after = apply(text, f"{MATMUL}(C)")
     assert verify(after) == () and "H" not in {tensor.name for tensor in declared(after)}

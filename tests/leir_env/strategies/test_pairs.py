@@ -36,8 +36,8 @@ def line(
 
     def stages(padded_name: str, source: str, output: str) -> str:
         return (
-            f"L_c L_y {padded_name}_{{c,y}} = select(y>={left} and y<{left + width},{source}_{{c,{shifted}}},{fill})\n"
-            f"L_o L_x L_c L_k {output}_{{o,x}} += {padded_name}_{{c,{window}}} W_{{o,c,k}}\n"
+            f"L_c,y {padded_name}[c,y] = select(y>={left} and y<{left + width},{source}[c,{shifted}],{fill})\n"
+            f"L_o,x,c,k {output}[o,x] += {padded_name}[c,{window}] W[o,c,k]\n"
         )
 
     return (
@@ -73,16 +73,16 @@ def refused(text: str, axis: int = 2, site: str = "C, D") -> strategies.Refusal:
 
 def test_inputs_are_joined_convolved_once_split_and_corrected_at_the_seam() -> None:
     assert show(joined(line())) == (
-        "c:2 y2:18 o:3 x2:16 k:3 x3:7\n"
+        "c:2 y2:18 o,k:3 x2:16 x3:7\n"
         "A,B:f32[c,8] | W:f32[o,c,k] -> C,D:f32[o,8]; G:f32[c,y2] H:f32[o,x2]\n"
-        "L_c L_y2 G_{c,y2} = select(y2>=1 and y2<9,A_{c,y2-1},select(y2>=9 and y2<17,B_{c,y2-9},0))\n"
-        "L_o L_x2 L_c L_k H_{o,x2} += G_{c,x2+k} W_{o,c,k}\n"
-        "L_o L_x3 C_{o,x3} = H_{o,x3}\n"
-        "L_o C_{o,7} = 0\n"
-        "L_o L_c L_k C_{o,7} += select(k+7<9,A_{c,k+6},0)*W_{o,c,k}\n"
-        "L_o L_x3 D_{o,x3+1} = H_{o,x3+9}\n"
-        "L_o D_{o,0} = 0\n"
-        "L_o L_c L_k D_{o,0} += select(k>=1,B_{c,k-1},0)*W_{o,c,k}\n"
+        "L_c,y2 G[c,y2] = select(y2>=1 and y2<9,A[c,y2-1],select(y2>=9 and y2<17,B[c,y2-9],0))\n"
+        "L_o,x2,c,k H[o,x2] += G[c,x2+k] W[o,c,k]\n"
+        "L_o,x3 C[o,x3] = H[o,x3]\n"
+        "L_o C[o,7] = 0\n"
+        "L_o,c,k C[o,7] += select(k+7<9,A[c,k+6],0)*W[o,c,k]\n"
+        "L_o,x3 D[o,x3+1] = H[o,x3+9]\n"
+        "L_o D[o,0] = 0\n"
+        "L_o,c,k D[o,0] += select(k>=1,B[c,k-1],0)*W[o,c,k]\n"
     )
 
 
@@ -115,8 +115,8 @@ def test_images_are_joined_along_either_axis(axis: int) -> None:
 def test_padding_before_convolving_and_reductions_outside_are_fine() -> None:
     lines = line().splitlines(keepends=True)
     joined("".join((*lines[:2], lines[2], lines[4], lines[3], lines[5])))
-    joined(line().replace("L_o L_x L_c L_k", "L_c L_k L_x L_o"))
-    joined(line().replace("L_o L_x L_c L_k", "P_o L_x L_c L_k"))
+    joined(line().replace("L_o,x,c,k", "L_c,k,x,o"))
+    joined(line().replace("L_o,x,c,k", "P_o L_x,c,k"))
 
 
 def test_infinite_padding_spreads_as_before() -> None:
@@ -138,17 +138,17 @@ BETWEEN = line().replace("-> C,D:f32[o,8]", "-> C,D,G:f32[o,8]")
         (line(width=7, stride=2), "extent"),
         (line(left=0, right=0), "no_effect"),
         (line(width=2, kernel=5, left=2, right=2), "size"),
-        (line().replace("D_{o,x} += F_{c,x+k} W_{o,c,k}", "D_{o,x} += F_{c,x+k} W_{o,c,2-k}"), "structure"),
-        (line().replace("y>=1 and y<9,B_{c,y-1}", "y>=2 and y<10,B_{c,y-2}"), "structure"),
-        (line().replace("y>=1 and y<9,B_{c,y-1},0", "y>=1 and y<9,B_{c,y-1},1"), "structure"),
+        (line().replace("D[o,x] += F[c,x+k] W[o,c,k]", "D[o,x] += F[c,x+k] W[o,c,2-k]"), "structure"),
+        (line().replace("y>=1 and y<9,B[c,y-1]", "y>=2 and y<10,B[c,y-2]"), "structure"),
+        (line().replace("y>=1 and y<9,B[c,y-1],0", "y>=1 and y<9,B[c,y-1],1"), "structure"),
         (line().replace("y>=1 and y<9", "y>=2 and y<9"), "structure"),
-        (line().replace("E_{c,x+k}", "E_{c,9-x-k}").replace("F_{c,x+k}", "F_{c,9-x-k}"), "structure"),
-        (line().replace("W_{o,c,k}", "(W_{o,c,k}+x)"), "structure"),
-        (line().replace("D_{o,x} +=", "D_{o,x} max="), "structure"),
-        (line().replace("L_o L_x L_c L_k", "L_o V_x L_c L_k"), "kind"),
+        (line().replace("E[c,x+k]", "E[c,9-x-k]").replace("F[c,x+k]", "F[c,9-x-k]"), "structure"),
+        (line().replace("W[o,c,k]", "(W[o,c,k]+x)"), "structure"),
+        (line().replace("D[o,x] +=", "D[o,x] max="), "structure"),
+        (line().replace("L_o,x,c,k", "L_o V_x L_c,k"), "kind"),
         (line().replace("; E,F:f32[c,10]", " E:f32[c,10]; F:f32[c,10]"), "scope"),
-        (BETWEEN.replace("L_c L_y F", "L_o L_x G_{o,x} = C_{o,x}\nL_c L_y F"), "dependence"),
-        (line().replace("c:2 o:3", "c:2 o:2").replace("B_{c,y-1}", "C_{c,y-1}"), "dependence"),
+        (BETWEEN.replace("L_c,y F", "L_o,x G[o,x] = C[o,x]\nL_c,y F"), "dependence"),
+        (line().replace("c:2 o:3", "c,o:2").replace("B[c,y-1]", "C[c,y-1]"), "dependence"),
     ],
 )  # fmt: skip
 def test_what_would_change_the_result_is_refused(text: str, code: str) -> None:
