@@ -459,7 +459,7 @@ def test_load_points_at_the_word_in_its_line() -> None:
     assert str(error) == (
         "line 4, column 20: A[i,j+1]: subscript 2 reaches 64, but A has extent 64 there (j<64)\n"
         "    L_j C[i,j] = exp(A[i,j+1])\n"
-        "                      ^"
+        "                     ^"
     )
 
 
