@@ -31,7 +31,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "tokens": ("envs.leir_env.tokens:count_tokens", "Count the tokens of programs as LEIR, TIR and CUDA."),
     "spaces": ("envs.autotune_env.cli:spaces", "List, show, convert and plot tuning spaces."),
     "record": ("envs.autotune_env.record:record_spaces", "Measure the project's kernels here, as tuning spaces."),
-    "score": ("envs.autotune_env.cli:score_optimizers", "Score optimisers on tuning spaces, or recorded runs."),
+    "tune": ("envs.autotune_env.tune:tune_kernel", "Tune a kernel of the project here, through Kernel Tuner."),
+    "score": ("envs.autotune_env.scoring:score_optimizers", "Score optimisers on tuning spaces, or recorded runs."),
     "design": ("training.design_optimizer:design", "Evolve an optimiser for tuning spaces."),
     "workloads": ("datagen.workloads.cli:workloads", "Regenerate the shipped workloads from PyTorch."),
     "doctor": (

@@ -1,11 +1,9 @@
-"""`leirgym spaces` and `leirgym score`: look at tuning spaces, convert them, score optimisers on them."""
+"""`leirgym spaces`: look at tuning spaces and convert them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,10 @@ import numpy as np
 
 from envs.autotune_env import compact, readers, suite
 from envs.autotune_env.domain import SpaceError
-from envs.autotune_env.optimizers import installed, make_optimizer
 from envs.autotune_env.records import Labels
-from envs.autotune_env.score import Run, Scale, Score, aggregate, scale, score
-from envs.autotune_env.simulate import assess
+from envs.autotune_env.score import Scale, scale
 from envs.autotune_env.space import Space
 from envs.common.console import Answer, BadInput, Missing, Verbs, columns, verb
-from envs.common.moves import shorten
-from envs.common.progress import progress
 
 spaces = Verbs(
     {
@@ -185,102 +179,3 @@ def plot_space(space: str, out: Path, folder: Path | None) -> Answer:
         except ValueError as error:
             raise BadInput(f"{out}: {error}") from error
     return Answer(str(out), {"name": loaded.name, "out": str(out)})
-
-
-@verb("score")
-@click.argument("names", nargs=-1)
-@click.option(
-    "--optimizers",
-    default="random",
-    show_default=True,
-    help="Names with commas between, or all; variants as kernel-tuner:pso or pyatf:torczon.",
-)
-@click.option("--repeats", type=click.IntRange(min=1), default=100, show_default=True, help="Runs on each space.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first run.")
-@click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Score these runs (JSON).")
-@split_option
-@by_option
-@folder_option
-def score_optimizers(
-    names: tuple[str, ...],
-    optimizers: str,
-    repeats: int,
-    seed: int,
-    runs: Path | None,
-    split: str | None,
-    by: str,
-    folder: Path | None,
-) -> Answer:
-    """Score optimisers on the spaces NAMES: names, applications, or files; by default, all that ship.
-
-    0 is what random search is expected to find, 1 the optimum at once. With --runs, score what was recorded
-    elsewhere: {"application/device": [{"seconds": [...], "values": [...]}, ...]}, the clock and the objective after
-    each evaluation, null where it failed.
-    """
-    with reading():
-        chosen = suite.resolve(names or suite.names(folder) or None, split, folder, samples=False, by=by)
-        if runs is not None:
-            if optimizers != "random":
-                raise BadInput("--runs are scored as they are: leave --optimizers out")
-            found = {runs.name: _recorded(runs, chosen)}
-        else:
-            try:
-                found = {name: _assessed(name, chosen, repeats, seed) for name in _listed(optimizers)}
-            except ModuleNotFoundError as error:
-                raise Missing(str(error)) from error
-    return _table(found)
-
-
-def _listed(names: str) -> list[str]:
-    """The names of a list, or of all optimisers whose packages are there. Raises `BadInput` for one that is none."""
-    listed = installed() if names == "all" else list(dict.fromkeys(names.split(",")))
-    try:
-        for name in listed:
-            make_optimizer(name)
-    except ValueError as error:
-        raise BadInput(f"--optimizers: {error}") from error
-    return listed
-
-
-def _assessed(name: str, chosen: Sequence[Space], repeats: int, seed: int) -> dict[str, Score]:
-    with progress(name, len(chosen)) as report:
-        done = assess(make_optimizer(name), chosen, repeats, seed, report)
-    return {**done.spaces, "all": done.total}
-
-
-def _recorded(path: Path, chosen: Sequence[Space]) -> dict[str, Score]:
-    try:
-        data = json.loads(path.read_text())
-        groups = [(scale(space), [_run(space, item) for item in data[space.name]]) for space in chosen]
-        return {measure.space.name: score(measure, runs) for measure, runs in groups} | {"all": aggregate(groups)}
-    except KeyError as error:
-        raise BadInput(f"{path}: {error} is missing") from error
-    except (TypeError, AttributeError, ValueError) as error:
-        raise BadInput(f"{path}: {shorten(str(error), 200)}") from error
-
-
-def _run(space: Space, item: Mapping[str, Any]) -> Run:
-    values = np.array([np.nan if value is None else value for value in item["values"]], np.float64)
-    return Run(np.array(item["seconds"], np.float64), -values if space.higher_is_better else values)
-
-
-def _table(found: Mapping[str, Mapping[str, Score]]) -> Answer:
-    """One row for each space, one column for each optimiser, the interval beside each score; at the end their median.
-
-    Where there are more optimisers than spaces, the other way round.
-    """
-    medians = {
-        who: float(np.median([one.mean for name, one in scores.items() if name != "all"]))
-        for who, scores in found.items()
-    }
-    tuned_on = list(next(iter(found.values())))
-    rows = [("space", *found)]
-    for name in tuned_on:
-        cells = (scores[name] for scores in found.values())
-        rows.append((name, *(f"{cell.mean:.3f} [{cell.low:.3f}, {cell.high:.3f}]" for cell in cells)))
-    if len(tuned_on) > 2:
-        rows.append(("median", *(f"{median:.3f}" for median in medians.values())))
-    if len(found) > len(tuned_on):
-        rows = [*zip(*rows, strict=True)]
-    data = {who: {name: asdict(value) for name, value in scores.items()} for who, scores in found.items()}
-    return Answer(columns(rows), {"scores": data, "medians": medians})

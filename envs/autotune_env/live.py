@@ -30,10 +30,10 @@ from envs.autotune_env.readers import KERNEL_TUNER_FAILURES
 from envs.autotune_env.space import Status
 from envs.common.workers import Pool, Raised, Returned, TimedOut
 
-LANGUAGES = {"c": "C", "cuda": "CUDA"}
+LANGUAGES = {"c": "C", "cuda": "CUDA", "opencl": "OpenCL"}
 """Kernel Tuner's names of the backends."""
 
-COMPILER_OPTIONS: dict[str, list[str]] = {"c": list(OPTIONS), "cuda": ["-std=c++17"]}
+COMPILER_OPTIONS: dict[str, list[str]] = {"c": list(OPTIONS), "cuda": ["-std=c++17"], "opencl": []}
 
 EXCEPTIONS = {
     "WrongOutput": Status.CORRECTNESS,
@@ -42,6 +42,9 @@ EXCEPTIONS = {
     "CompileException": Status.COMPILE,
 }
 """What the exceptions that come out of Kernel Tuner mean; any other is a failure to run."""
+
+BUILD_FAILURE = "BUILD_PROGRAM_FAILURE"
+"""What a message says where OpenCL's compiler refuses: its exceptions have no type of their own."""
 
 MEMORY = 2**46
 """Bytes of addresses that a process may map; a CUDA context reserves terabytes."""
@@ -98,7 +101,9 @@ class Live:
         if isinstance(outcome, TimedOut):
             status, reason = Status.TIMEOUT, f"it ran past {self.limit:g} s"
         elif isinstance(outcome, Raised):
-            status, reason = EXCEPTIONS.get(outcome.type, Status.RUNTIME), f"{outcome.type}: {outcome.message}"
+            refused = BUILD_FAILURE in outcome.message
+            status = Status.COMPILE if refused else EXCEPTIONS.get(outcome.type, Status.RUNTIME)
+            reason = f"{outcome.type}: {outcome.message}"
         return Failed(status, reason, seconds), seconds if status is Status.COMPILE else 0.0
 
     def _outcome(self, values: Entry) -> Outcome:
@@ -138,8 +143,8 @@ def tune(pickled: bytes, configuration: Configuration, runs: int) -> tuple[Measu
 
     kernel, arrays = _loaded(pickled)
     expected = _answer(pickled, tuple(configuration[name] for name in kernel.answer_depends))
-    constant = kernel.constant_memory
-    passed = [array for name, array in arrays.items() if name != constant]
+    constant = kernel.constant_memory if kernel.backend == "cuda" else None
+    passed = kernel.passed(arrays)
 
     def verify(answer: Any, result: list[Array], atol: float) -> bool:
         count = mistakes(result[0], expected, kernel.tolerance)

@@ -26,6 +26,14 @@ KERNEL_TUNER_FAILURES = {
 }
 """Kernel Tuner's names for what failed: the objective of an old cache, `__error__` in a new one."""
 
+FIELDS = frozenset(
+    {
+        *("time", "times", "timestamp", "metrics", "__error__", "invalidity", "reason"),
+        *("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time"),
+    }
+)
+"""What an entry of a cache holds beside the parameters, under names that a parameter may have as well."""
+
 T4_STATUS = {status.label: status for status in Status}
 
 MILLISECOND = UNITS["ms"]
@@ -81,10 +89,10 @@ def _kernel_tuner(data: Mapping[str, Any], labels: Labels, path: Path) -> Space:
         raise SpaceError(f"tune_params and tune_params_keys differ: {odd} is in one of them only")
     objective = labels.objective or _objective(data.get("objective", "time"))
     cache = _required(data, "cache", dict, "the header")
-    records = [_cache_record(key, entry, order, objective) for key, entry in cache.items()]
+    values = {name: tuple(_required(listed, name, list, "tune_params")) for name in order}
+    records = [_cache_record(key, entry, values, objective) for key, entry in cache.items()]
     if not records:
         raise SpaceError("the cache has no entry")
-    values = {name: tuple(_required(listed, name, list, "tune_params")) for name in order}
     device = labels.device or str(data.get("device_name") or "")
     kernel = str(data.get("kernel_name") or path.name.partition(".")[0])
     size = json.dumps(data.get("problem_size", "")).strip('"')
@@ -100,33 +108,55 @@ def _objective(stated: Any) -> str:
     return str(names[0])
 
 
-def _cache_record(key: str, entry: Any, order: tuple[str, ...], objective: str) -> Record:
+def _cache_record(key: str, entry: Any, values: Mapping[str, tuple[Value, ...]], objective: str) -> Record:
     where = f"entry {key}"
     if not isinstance(entry, dict):
         raise SpaceError(f"{where}: an entry is an object")
-    spelled = ",".join(str(_required(entry, name, (int, float, str, bool), where)) for name in order)
+    shared = values.keys() & (FIELDS | {objective})
+    configuration, fields = _told_apart(key, entry, values) if shared else (entry, entry)
+    spelled = ",".join(str(_required(configuration, name, (int, float, str, bool), where)) for name in values)
     if spelled != key:
         raise SpaceError(f"{where}: its parameters, in the order of tune_params_keys, are {spelled}: the order differs")
-    status = _failure(entry, objective, where)
+    status = _status(fields, objective, where)
     correct = status is Status.CORRECT
-    value = _number(entry, objective, where) if correct else float("nan")
-    runs = _runs(entry.get("times", ()), where) if correct else ()
-    benchmark = sum(runs) if runs else _number(entry, "benchmark_time", where, None if correct else 0.0)
-    own = _number(entry, "framework_time", where, 0.0) + _number(entry, "strategy_time", where, 0.0)
-    compile_time = _number(entry, "compile_time", where)
-    costs = (compile_time, _number(entry, "verification_time", where, 0.0), benchmark, own)
-    return Record(where, entry, status, value, runs, _scaled(costs, MILLISECOND))
+    value = _number(fields, objective, where) if correct else float("nan")
+    runs = _runs(fields.get("times", ()), where) if correct else ()
+    benchmark = sum(runs) if runs else _number(fields, "benchmark_time", where, None if correct else 0.0)
+    own = _number(fields, "framework_time", where, 0.0) + _number(fields, "strategy_time", where, 0.0)
+    compile_time = _number(fields, "compile_time", where)
+    costs = (compile_time, _number(fields, "verification_time", where, 0.0), benchmark, own)
+    return Record(where, configuration, status, value, runs, _scaled(costs, MILLISECOND))
 
 
-def _failure(entry: Mapping[str, Any], objective: str, where: str) -> Status:
-    """The status of an entry: any of its values may be the name of an error."""
-    for stated in entry.values():
-        if isinstance(stated, str) and stated in KERNEL_TUNER_FAILURES:
-            return KERNEL_TUNER_FAILURES[stated]
+def _told_apart(
+    key: str, entry: Mapping[str, Any], values: Mapping[str, tuple[Value, ...]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration and the fields of an entry where a parameter has the name of a field.
+
+    The key says what the parameters are. What an entry holds under the name of one is a field if it is something else:
+    tuners write what they measured over it.
+    """
+    stated = dict(zip(values, key.split(","), strict=False))
+    known = {name: {str(value): value for value in choices} for name, choices in values.items()}
+    shared = values.keys() & FIELDS
+    fields = {name: value for name, value in entry.items() if str(value) != stated.get(name)}
+    chosen = {name: known[name].get(stated.get(name, ""), stated.get(name)) for name in shared}
+    return {**entry, **chosen}, fields
+
+
+def _status(fields: Mapping[str, Any], objective: str, where: str) -> Status:
+    """The status of an entry: any of its values may be the name of an error; `invalidity` says which it was."""
+    stated = fields.get("invalidity")
+    if stated is not None and stated not in T4_STATUS:
+        raise SpaceError(f"{where}: invalidity is one of {', '.join(T4_STATUS)}, not {str(stated)[:40]!r}")
+    label = Status.CORRECT if stated is None else T4_STATUS[stated]
+    for value in fields.values():
+        if isinstance(value, str) and value in KERNEL_TUNER_FAILURES:
+            return label or KERNEL_TUNER_FAILURES[value]
     for name in ("__error__", objective):
-        if isinstance(entry.get(name), str):
-            raise SpaceError(f"{where}: {name} is {entry[name]!r}, neither a number nor one of Kernel Tuner's errors")
-    return Status.CORRECT
+        if isinstance(fields.get(name), str):
+            raise SpaceError(f"{where}: {name} is {fields[name]!r}, neither a number nor one of Kernel Tuner's errors")
+    return label
 
 
 def _t4(data: Mapping[str, Any], labels: Labels, path: Path) -> Space:

@@ -46,6 +46,9 @@ class Backend:
 
 BACKENDS = {
     "cuda": Backend("envs.autotune_env.kernels.cuda", True, 2**46, "an NVIDIA GPU, and pip install 'leirgym[gpu,ptx]'"),
+    "opencl": Backend(
+        "envs.autotune_env.kernels.opencl", False, 2**46, "an OpenCL platform, and pip install 'leirgym[opencl]'"
+    ),
     "c": Backend("envs.autotune_env.kernels.native", False, 2**32, "g++"),
 }
 
@@ -133,7 +136,7 @@ def _line(values: Mapping[str, Any], objective: str) -> str:
 
 
 def _space(plan: Plan, cache: Path, versions: Versions, entries: Mapping[str, Any], device: str) -> Space:
-    """The space of a cache that this module wrote, with the kinds of failure that Kernel Tuner has no name for."""
+    """The space of a cache that this module wrote."""
     kernel = plan.task().kernel
     domain = kernel.domain()
     whole = len(entries) == len(domain)
@@ -153,10 +156,7 @@ def _space(plan: Plan, cache: Path, versions: Versions, entries: Mapping[str, An
         restrictions=kernel.restrictions if whole else None,
         source={name: text for name, text in source.items() if text},
     )
-    space = readers.read(cache, labels)
-    kinds = {status.label: status for status in Status}
-    found = (entries[space.domain.label(row)]["invalidity"] for row in range(len(space)))
-    return dataclasses.replace(space, status=np.array([kinds[kind] for kind in found], np.int8))
+    return readers.read(cache, labels)
 
 
 VENDORS = r"\b(NVIDIA|AMD|Intel|GeForce|Processor|CPU|GPU|SXM\d?|\d+-Core)\b|\(R\)|\(TM\)|@.*"

@@ -11,6 +11,10 @@ runs are combined by *rank*: the best so far as a place in the sorted record, po
 isotonic regression, and turned back into a value. The published package bags that regression (`bags` does so too);
 by default ours is the regression itself, so that a score has no randomness of its own.
 
+Random search itself scores a little less than 0 where the range is a few dozen evaluations: a run has what it has
+finished, while the baseline rounds the evaluations of a moment to the nearest whole number and rises between them.
+The published package gives the same.
+
 Everything is stated in losses: less is better, whatever the objective.
 """
 
@@ -18,7 +22,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -288,20 +293,28 @@ def aggregate(groups: Sequence[tuple[Scale, Sequence[Run]]], seed: int = 0) -> S
     if not groups or not all(runs for _, runs in groups):
         raise ValueError("a score needs a space, and a run on each space")
     curve = np.mean([standardised_curve(scale, runs) for scale, runs in groups], axis=0)
-    low, high = _interval(groups, np.random.default_rng(seed))
+    low, high = interval(np.mean([resampled(scale, runs, seed) for scale, runs in groups], axis=0))
     return Score(float(curve.mean()), low, high, float(curve.std()), min(len(runs) for _, runs in groups))
 
 
-def _interval(groups: Iterable[tuple[Scale, Sequence[Run]]], rng: np.random.Generator) -> tuple[float, float]:
-    """Bootstrap the mean of the scores, on rank curves made once for each run."""
-    totals = np.zeros(RESAMPLES)
-    count = 0
-    for scale, runs in groups:
-        ranks = np.stack([scale.rank(step_curve(scale, run)) for run in runs])
-        draws = rng.multinomial(len(runs), np.full(len(runs), 1 / len(runs)), RESAMPLES) / len(runs)
-        places = np.round(draws @ ranks).astype(np.int64)
-        totals += scale.standardise(scale.ranked[places]).mean(axis=1)
-        count += 1
+def resampled(scale: Scale, runs: Sequence[Run], seed: int = 0) -> Floats:
+    """Scores (RESAMPLES,) of bootstrap resamples of the runs, on rank curves made once for each run.
+
+    A mean of rank curves stands for the regression, which differs from it a little: the resamples are moved by what it
+    differs on all runs. Those of different spaces are independent, so that element by element they are resamples of
+    any mean over spaces.
+    """
+    rng = np.random.default_rng((seed, zlib.crc32(scale.space.name.encode())))
+    ranks = np.stack([scale.rank(step_curve(scale, run)) for run in runs])
+    draws = rng.multinomial(len(runs), np.full(len(runs), 1 / len(runs)), RESAMPLES) / len(runs)
+    places = np.round(draws @ ranks).astype(np.int64)
+    scores: Floats = scale.standardise(scale.ranked[places]).mean(axis=1)
+    whole = scale.standardise(scale.ranked[np.round(ranks.mean(axis=0)).astype(np.int64)]).mean()
+    return scores + float(standardised_curve(scale, runs).mean() - whole)
+
+
+def interval(scores: Floats) -> tuple[float, float]:
+    """What covers `CONFIDENCE` of resampled scores."""
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(totals / count, (tail, 1 - tail))
+    low, high = np.quantile(scores, (tail, 1 - tail))
     return float(low), float(high)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +15,9 @@ from envs.autotune_env.oracle import replay
 from envs.autotune_env.score import MARGIN, Run, Scale, Score, aggregate, scale, score
 from envs.autotune_env.session import REFUSAL_SHARE, Session
 from envs.autotune_env.space import Space
+
+FEWEST = 5
+"""Runs that are made however long they take."""
 
 
 def begin(space: Space, noise: str, budget: float, rng: np.random.Generator) -> Session:
@@ -41,14 +46,19 @@ def simulate(optimizer: Optimizer, space: Space, budget: float, rng: np.random.G
     return Run(np.array(clock), np.array(losses))
 
 
-def repeat(optimizer: Optimizer, scale: Scale, repeats: int, seed: int = 0) -> list[Run]:
+def repeat(optimizer: Optimizer, scale: Scale, repeats: int, seed: int = 0, limit: float = math.inf) -> list[Run]:
     """Runs of an optimiser on the space of a scale, each a little longer than its range.
 
-    The run of a given number under a given seed is always the same, so that two optimisers compare pair by pair.
+    The run of a given number under a given seed is always the same, so that two optimisers compare pair by pair. No
+    run begins once `limit` seconds of this process's time are spent, except for the first `FEWEST`.
     """
     seeds = np.random.SeedSequence(seed).spawn(repeats)
     budget = MARGIN * scale.end
-    return [simulate(optimizer, scale.space, budget, np.random.default_rng(child)) for child in seeds]
+    end = time.process_time() + limit
+    runs: list[Run] = []
+    while len(runs) < repeats and (len(runs) < FEWEST or time.process_time() < end):
+        runs.append(simulate(optimizer, scale.space, budget, np.random.default_rng(seeds[len(runs)])))
+    return runs
 
 
 @dataclass(frozen=True, slots=True)

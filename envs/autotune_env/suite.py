@@ -22,13 +22,19 @@ SHIPPED = Path(__file__).parent / "spaces"
 PARTS = ("train", "test")
 
 HELD_OUT: dict[str, frozenset[str]] = {
-    "device": frozenset({"A6000", "W6600", "W7800"}),
-    "application": frozenset({"gemm", "hotspot"}),
+    "device": frozenset({"H200", "MI250X", "RTX3090", "A6000", "W6600", "W7800"}),
+    "application": frozenset({"gemm", "hotspot", "pnpoly"}),
 }
 """What is tested on, by the part of the name that a split goes by; all others are trained on.
 
-The devices are those that the literature on generated optimisers holds out.
+Of the spaces that ship and the public ones, A100 and A4000 (GPUs of one maker and generation) and EPYC (a CPU) are
+trained on. Held out are a later generation of that maker (H200), another maker (MI250X), and a consumer's card with an
+application that training never sees (RTX3090, pnpoly). The last three devices are those that the literature on
+generated optimisers holds out.
 """
+
+FORMATS = frozenset({"T1", "T4"})
+"""What stands for the device in the names of files that describe a kernel, or hold results in another form."""
 
 SYNTHETIC = "synthetic"
 """Applications whose name begins so are made, not read: `synthetic7/north` is seed 7."""
@@ -84,7 +90,8 @@ def resolve(
 ) -> tuple[Space, ...]:
     """All spaces that an environment's arguments name; `part` keeps those on one side of the split `by`.
 
-    Raises `SpaceError` where there is none, or none is left.
+    An application stands for all its devices, and a folder for the recordings in it. Raises `SpaceError` where there
+    is none, or none is left.
     """
     listed = [source] if isinstance(source, str | Path | Space) else list(source or ())
     if not listed:
@@ -92,12 +99,25 @@ def resolve(
     sources: list[Source] = []
     for item in listed:
         devices = names(folder, item) if isinstance(item, str) and "/" not in item else []
-        sources += devices or [item]
+        sources += devices or ([item] if isinstance(item, Space) or not Path(item).is_dir() else _within(Path(item)))
     spaces = [load(item, folder, samples) for item in sources]
     kept = [space.name for space in spaces] if part is None else split([space.name for space in spaces], part, by)
     if not kept:
         raise SpaceError(f"none of {', '.join(space.name for space in spaces)} is in split {part!r}")
     return tuple(space for space in spaces if space.name in kept)
+
+
+def _within(folder: Path) -> list[Space]:
+    """The spaces in a folder: compact files `application/device.npz`, and caches `application_device.json`, or .gz.
+
+    The name of the file is that of the space.
+    """
+    caches = {path: path.name.partition(".")[0].split("_") for path in folder.glob("*.json*")}
+    named = {path: "/".join(parts) for path, parts in caches.items() if len(parts) == 2 and parts[1] not in FORMATS}
+    named |= {path: f"{path.parent.name}/{path.stem}" for path in folder.glob(f"*/*{compact.SUFFIX}")}
+    if not named:
+        raise SpaceError(f"{folder}: no application_device.json, .json.gz or application/device{compact.SUFFIX} in it")
+    return [_read(path, path.stat().st_mtime_ns, False, name) for path, name in sorted(named.items())]
 
 
 @functools.lru_cache(maxsize=64)

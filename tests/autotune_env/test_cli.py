@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from envs.autotune_env import compact, suite
-from envs.autotune_env.cli import score_optimizers, spaces
+from envs.autotune_env.cli import spaces
 from envs.autotune_env.optimizers import make_optimizer
 from envs.autotune_env.score import scale, score
+from envs.autotune_env.scoring import score_optimizers
 from envs.autotune_env.simulate import repeat
 from envs.autotune_env.synthetic import RESTRICTIONS, synthetic
 from tests.autotune_env.caches import to_cache

@@ -90,6 +90,40 @@ def test_a_file_cut_anywhere_is_refused_or_reads_as_its_whole_entries(tmp_path, 
             assert 1 <= len(found) <= 4 and text[:end].rstrip(", ").endswith("}")
 
 
+@pytest.mark.parametrize("status", [status for status in Status if status])
+def test_a_cache_of_ours_says_how_each_configuration_failed(tmp_path, cache, status):
+    error = {"__error__": "RuntimeFailedConfig", "time": "RuntimeFailedConfig", "invalidity": status.label}
+    found = read(written(tmp_path, change(cache, "cache", FIRST, to={**cache["cache"][FIRST], **error})))
+    assert found.status[0] == status
+
+
+def named(cache, old, new):
+    """A cache with a parameter of another name; entries keep its value where they have no such field."""
+    return {
+        **cache,
+        "tune_params_keys": [new if name == old else name for name in cache["tune_params_keys"]],
+        "tune_params": {new if name == old else name: values for name, values in cache["tune_params"].items()},
+        "cache": {
+            key: {new: entry[old], **{name: value for name, value in entry.items() if name != old}}
+            for key, entry in cache["cache"].items()
+        },
+    }
+
+
+@pytest.mark.parametrize("name", sorted(readers.FIELDS))
+def test_a_parameter_may_be_called_what_a_cache_calls_a_field(tmp_path, space, cache, name):
+    found = read(written(tmp_path, named(cache, "unroll", name)))
+    assert [p.name for p in found.domain.parameters if p.values == (1, 2, 4, 8)] == [name]
+    np.testing.assert_array_equal(found.values, space.values)
+    np.testing.assert_array_equal(found.status, space.status)
+
+
+def test_a_field_that_a_parameter_hides_is_missing(tmp_path, cache):
+    without = change(cache, "cache", FIRST, "compile_time")
+    with pytest.raises(SpaceError, match=f"entry {FIRST}: compile_time is missing"):
+        read(written(tmp_path, named(without, "unroll", "compile_time")))
+
+
 @pytest.mark.parametrize("part", [0.3, 0.9])
 def test_a_cut_file_says_where_it_ends(tmp_path, cache, part):
     text = json.dumps(cache, indent=1)
@@ -383,6 +417,22 @@ def test_spaces_are_found_by_name_in_a_folder(folder):
     assert suite.names(folder, "gemm") == ["gemm/A100"]
     assert len(suite.resolve("convolution", folder=folder)) == 2
     assert suite.load("gemm/A100", folder).name == "gemm/A100"
+
+
+def test_a_folder_stands_for_the_recordings_in_it(folder, cache):
+    (folder / "pnpoly_RTX3090.json.gz").write_bytes(gzip.compress(json.dumps(cache).encode()))
+    (folder / "pnpoly_T1.json").write_text("{}")
+    (folder / "pnpoly_RTX3090_T4.json").write_text("{}")
+    found = [space.name for space in suite.resolve(str(folder))]
+    assert sorted(found) == ["convolution/A100", "convolution/W6600", "gemm/A100", "pnpoly/RTX3090"]
+    (folder / "empty").mkdir()
+    with pytest.raises(SpaceError, match=r"empty: no application_device\.json"):
+        suite.resolve(str(folder / "empty"))
+
+
+def test_the_split_of_what_ships_has_spaces_of_all_applications_on_both_sides():
+    train, test = (suite.split(suite.names(), part) for part in suite.PARTS)
+    assert {name.split("/")[0] for name in train} == {name.split("/")[0] for name in test}
 
 
 def test_splits_go_by_device_or_by_application(folder):

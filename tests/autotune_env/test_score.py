@@ -304,6 +304,13 @@ def test_a_score_needs_spaces_and_runs(space):
             aggregate(groups)
 
 
+@pytest.mark.parametrize("name", ["random", "annealing"])
+def test_a_score_lies_within_its_interval(name):
+    for space in map(suite.load, suite.names()):
+        found = score(scale(space), repeat(make_optimizer(name), scale(space), 20))
+        assert found.low <= found.mean <= found.high
+
+
 def test_an_unknown_optimiser_is_refused():
     with pytest.raises(ValueError, match=f"no optimiser is called magic; there are {', '.join(OPTIMIZERS)}"):
         make_optimizer("magic")
@@ -360,6 +367,13 @@ def compare(space, optimizer, folder, repeats=100):
 @pytest.mark.parametrize("optimizer", [make_optimizer("random"), HillClimb()], ids=["random", "climb"])
 def test_cut_offs_baseline_and_score_are_those_of_the_package(package, tmp_path, device, optimizer):
     compare(synthetic(device, 2), optimizer, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["convolution/EPYC", "dedispersion/EPYC"])
+def test_random_search_is_below_0_on_small_spaces_and_the_package_agrees(package, tmp_path, name):
+    space = suite.load(name)
+    compare(space, make_optimizer("random"), tmp_path)
+    assert score(scale(space), repeat(make_optimizer("random"), scale(space), 500)).mean < 0
 
 
 @pytest.mark.parametrize("name", ["convolution_A100", "convolution_MI250X", "dedispersion_A4000", "pnpoly_RTX3090"])

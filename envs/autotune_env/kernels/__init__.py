@@ -1,4 +1,4 @@
-"""The project's own tunable kernels: four applications, each in CUDA and in C with OpenMP."""
+"""The project's own tunable kernels: four applications, each in CUDA, the same in OpenCL, and in C with OpenMP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from envs.autotune_env.kernels import convolution, dedispersion, gemm, hotspot
 from envs.autotune_env.kernels.definition import Kernel
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for module in (convolution, hotspot, dedispersion, gemm) for kernel in (module.CUDA, module.C)
+    kernel.name: kernel
+    for module in (convolution, hotspot, dedispersion, gemm)
+    for kernel in (module.CUDA, module.OPENCL, module.C)
 }
 """By `application/backend`."""
 

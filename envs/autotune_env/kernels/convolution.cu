@@ -18,9 +18,9 @@
 #define LOAD(address) (*(address))
 #endif
 
-__constant__ float filter[filter_height * filter_width];
+CONSTANT_ARRAY(float, filter, filter_height * filter_width)
 
-extern "C" __global__ void convolution(float* output, const float* image) {
+KERNEL void convolution(GLOBAL float* output, GLOBAL const float* image CONSTANT_ARGUMENT(float, filter)) {
     const int left = blockIdx.x * TILE_WIDTH;
     const int top = blockIdx.y * TILE_HEIGHT;
     float sum[tile_size_y][tile_size_x] = {};

@@ -63,6 +63,8 @@ CUDA = Kernel(
     constant_memory="filter",
 )
 
+OPENCL = CUDA.on("opencl", width=512, height=256, filter_width=7, filter_height=7)
+
 C = Kernel(
     application="convolution",
     backend="c",

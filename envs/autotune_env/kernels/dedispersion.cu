@@ -5,19 +5,15 @@
 // output: (measures, instants). A thread sums tile_size_y measures of tile_size_x instants each: neighbours, or with a
 // tile_stride, a block apart.
 
-// A pragma does not expand macros; this does.
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL(count) PRAGMA(unroll count)
-
 #define PITCH (instants + max_shift)
 #define TIME(tx) (block_size_x * tile_size_x * (int)blockIdx.x \
     + (tile_stride_x ? (int)threadIdx.x + (tx) * block_size_x : (int)threadIdx.x * tile_size_x + (tx)))
 #define MEASURE(ty) (block_size_y * tile_size_y * (int)blockIdx.y \
     + (tile_stride_y ? (int)threadIdx.y + (ty) * block_size_y : (int)threadIdx.y * tile_size_y + (ty)))
 
-__constant__ float delay[channels];
+CONSTANT_ARRAY(float, delay, channels)
 
-extern "C" __global__ void dedispersion(float* output, const unsigned char* samples) {
+KERNEL void dedispersion(GLOBAL float* output, GLOBAL const unsigned char* samples CONSTANT_ARGUMENT(float, delay)) {
     float sum[tile_size_y][tile_size_x] = {};
     // Threads past the edge read what the last ones read, and write nothing.
     int time[tile_size_x];
@@ -33,11 +29,11 @@ extern "C" __global__ void dedispersion(float* output, const unsigned char* samp
 
     UNROLL(loop_unroll_factor_channel)
     for (int channel = 0; channel < channels; ++channel) {
-        const unsigned char* row = samples + channel * PITCH;
+        GLOBAL const unsigned char* row = samples + channel * PITCH;
         const float lag = delay[channel];
 #pragma unroll
         for (int ty = 0; ty < tile_size_y; ++ty) {
-            const unsigned char* shifted = row + (int)(measure[ty] * lag);
+            GLOBAL const unsigned char* shifted = row + (int)(measure[ty] * lag);
 #pragma unroll
             for (int tx = 0; tx < tile_size_x; ++tx) {
                 sum[ty][tx] += (float)shifted[time[tx]];

@@ -70,6 +70,8 @@ CUDA = Kernel(
     constant_memory="delay",
 )
 
+OPENCL = CUDA.on("opencl", instants=2048, measures=64, channels=64, max_shift=512)
+
 C = Kernel(
     application="dedispersion",
     backend="c",

@@ -26,8 +26,11 @@ Configuration = Mapping[str, int]
 
 Answer = Callable[[Mapping[str, Array], Configuration], Array]
 
-SUFFIXES = {"cuda": ".cu", "c": ".c"}
+SUFFIXES = {"cuda": ".cu", "opencl": ".cu", "c": ".c"}
 """The backends, and how their sources are called."""
+
+PRELUDES = {"cuda": "cuda.h", "opencl": "opencl.h"}
+"""What stands before a source that is shared: the words that differ."""
 
 MAX_THREADS = 1024
 """In a block, on every GPU since 2010."""
@@ -87,7 +90,7 @@ class Kernel:
     geometry: Geometry | None = None
     """Of a GPU kernel."""
     constant_memory: str | None = None
-    """The input that a GPU kernel has in constant memory, under its own name, and not among its arguments."""
+    """The input that a GPU kernel has in constant memory, under its own name; in OpenCL, as its last argument."""
     work: Callable[[Configuration], float] | None = None
     """Floating-point operations of a run, where a run of one configuration does more than that of another."""
     folder: Path = Path(__file__).parent
@@ -105,8 +108,11 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """The text of the source file."""
-        return (self.folder / f"{self.application}{SUFFIXES[self.backend]}").read_text(encoding="utf-8")
+        """The text of the source file, and what its backend has before it."""
+        text = (self.folder / f"{self.application}{SUFFIXES[self.backend]}").read_text(encoding="utf-8")
+        prelude = PRELUDES.get(self.backend)
+        before = (Path(__file__).parent / prelude).read_text(encoding="utf-8") if prelude else ""
+        return f"{before}#line 1\n{text}" if before else text
 
     def text(self, configuration: Configuration) -> str:
         """What the compiler gets for a configuration."""
@@ -132,6 +138,16 @@ class Kernel:
         """A fresh output array, poisoned with NaN."""
         rows, columns = (self.constants[name] for name in self.shape)
         return np.full((rows, columns), np.nan, np.float32)
+
+    def on(self, backend: str, **constants: int) -> Kernel:
+        """The same source for another backend that shares it, at another size."""
+        return dataclasses.replace(self.sized(**constants), backend=backend)
+
+    def passed(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """The arguments that a kernel gets after its output, from `inputs`."""
+        constant = self.constant_memory
+        first = [array for name, array in arrays.items() if name != constant]
+        return [*first, arrays[constant]] if constant and self.backend == "opencl" else first
 
     def objective_of(self, milliseconds: float, configuration: Configuration) -> float:
         """The objective of a run that takes so long."""

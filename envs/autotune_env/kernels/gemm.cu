@@ -4,21 +4,17 @@
 // MWG * NWG elements, KWG steps of k at a time; a thread holds vectors of VWM and VWN elements, MDIMC and NDIMC
 // vectors apart. SA and SB bring the blocks of a and b into shared memory first.
 
-// A pragma does not expand macros; this does.
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL(count) PRAGMA(unroll count)
-
 #define THREADS (MDIMC * NDIMC)
 #define VECTORS_M (MWG / (MDIMC * VWM))
 #define VECTORS_N (NWG / (NDIMC * VWN))
 
-struct __align__(4 * VWM) VectorM { float lane[VWM]; };
-struct __align__(4 * VWN) VectorN { float lane[VWN]; };
+typedef struct __align__(4 * VWM) { float lane[VWM]; } VectorM;
+typedef struct __align__(4 * VWN) { float lane[VWN]; } VectorN;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-gemm(float* c, const float* a, const float* b) {
-    const VectorM* columns_a = (const VectorM*)a + blockIdx.x * (MWG / VWM);
-    const VectorN* columns_b = (const VectorN*)b + blockIdx.y * (NWG / VWN);
+KERNEL void __launch_bounds__(THREADS)
+gemm(GLOBAL float* c, GLOBAL const float* a, GLOBAL const float* b) {
+    GLOBAL const VectorM* columns_a = (GLOBAL const VectorM*)a + blockIdx.x * (MWG / VWM);
+    GLOBAL const VectorN* columns_b = (GLOBAL const VectorN*)b + blockIdx.y * (NWG / VWN);
     const int thread = threadIdx.y * MDIMC + threadIdx.x;
     float sum[VECTORS_N][VWN][VECTORS_M][VWM] = {};
 
@@ -96,7 +92,7 @@ gemm(float* c, const float* a, const float* b) {
                     result.lane[v] = sum[n][w][m][v];
                 }
                 const int column = blockIdx.x * (MWG / VWM) + threadIdx.x + m * MDIMC;
-                ((VectorM*)c)[row * (size_m / VWM) + column] = result;
+                ((GLOBAL VectorM*)c)[row * (size_m / VWM) + column] = result;
             }
         }
     }

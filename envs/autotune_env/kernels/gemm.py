@@ -54,6 +54,8 @@ CUDA = Kernel(
     geometry=Geometry(extent=("size_m", "size_n"), threads=("MDIMC", "NDIMC"), divisors=(("MWG",), ("NWG",))),
 )
 
+OPENCL = CUDA.on("opencl", size_m=256, size_n=256, size_k=256)
+
 C = Kernel(
     application="gemm",
     backend="c",

@@ -4,18 +4,14 @@
 // A block loads its tile with a halo as deep as there are steps, and advances it in shared memory; the part that
 // is right shrinks by one cell on each side with every step.
 
-// A pragma does not expand macros; this does.
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL(count) PRAGMA(unroll count)
-
 #define STEPS temporal_tiling_factor
 #define TILE_WIDTH (block_size_x * tile_size_x)
 #define TILE_HEIGHT (block_size_y * tile_size_y)
 #define SPAN_X (TILE_WIDTH + 2 * STEPS)
 #define SPAN_Y (TILE_HEIGHT + 2 * STEPS)
 
-extern "C" __global__ void __launch_bounds__(block_size_x * block_size_y)
-hotspot(float* output, const float* temperature, const float* power) {
+KERNEL void __launch_bounds__(block_size_x * block_size_y)
+hotspot(GLOBAL float* output, GLOBAL const float* temperature, GLOBAL const float* power) {
     __shared__ float tile[2][SPAN_Y][SPAN_X];
     const int left = (int)blockIdx.x * TILE_WIDTH - STEPS;
     const int top = (int)blockIdx.y * TILE_HEIGHT - STEPS;
@@ -41,7 +37,7 @@ hotspot(float* output, const float* temperature, const float* power) {
 
     UNROLL(loop_unroll_factor_t)
     for (int step = 1; step <= STEPS; ++step) {
-        const float (*now)[SPAN_X] = tile[(step - 1) % 2];
+        SHARED const float (*now)[SPAN_X] = tile[(step - 1) % 2];
         for (int y = threadIdx.y + step; y < SPAN_Y - step; y += block_size_y) {
             for (int x = threadIdx.x + step; x < SPAN_X - step; x += block_size_x) {
                 const int row = top + y;

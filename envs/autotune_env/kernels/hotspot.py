@@ -88,6 +88,8 @@ CUDA = Kernel(
     work=work,
 )
 
+OPENCL = CUDA.on("opencl", width=512, height=512)
+
 C = Kernel(
     application="hotspot",
     backend="c",

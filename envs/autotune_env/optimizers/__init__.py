@@ -61,6 +61,12 @@ def installed() -> list[str]:
     return [name for name in OPTIMIZERS if name not in EXTRAS or importlib.util.find_spec(EXTRAS[name])]
 
 
+def variants(name: str) -> list[str]:
+    """All variants of an optimiser that has them, as `name:variant`. Raises ModuleNotFoundError without its package."""
+    module = importlib.import_module(OPTIMIZERS[name].partition(":")[0])
+    return [f"{name}:{variant}" for variant in module.variants()]
+
+
 def make_optimizer(name: str, **parameters: Any) -> Optimizer:
     """Build the optimiser called `name`, or `name:variant`. Raises `ValueError` for an unknown name."""
     name, _, variant = name.partition(":")

@@ -54,7 +54,7 @@ UNUSABLE = frozenset({"pyatf_strategies", "nsga2", "nsga3", "brute_force"})
 the last only lists."""
 
 
-def strategies() -> tuple[str, ...]:
+def variants() -> tuple[str, ...]:
     """The names of Kernel Tuner's strategies for one objective."""
     return tuple(name for name in _kernel_tuner("interface").strategy_map if name not in UNUSABLE)
 
@@ -66,8 +66,8 @@ class KernelTuner(Searcher):
 
     def __init__(self, strategy: Any = "genetic_algorithm", **options: Any) -> None:
         self.strategy, self.options = strategy, options
-        if isinstance(strategy, str) and strategy not in strategies():
-            raise ValueError(f"a strategy of Kernel Tuner is one of {', '.join(strategies())}, not {strategy!r}")
+        if isinstance(strategy, str) and strategy not in variants():
+            raise ValueError(f"a strategy of Kernel Tuner is one of {', '.join(variants())}, not {strategy!r}")
 
     def search(self, view: View) -> Search:
         return inverted(functools.partial(self._tune, view))

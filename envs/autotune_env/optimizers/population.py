@@ -76,10 +76,11 @@ class Genetic(Searcher):
 
     def _child(self, view: View, ranked: list[int], taken: list[int]) -> int:
         """A child that the new generation lacks; a stranger where the parents give none."""
-        rng = view.rng
+        rng, power = view.rng, 1 / self.pressure
         for _ in range(ATTEMPTS):
-            first, second = (int(rng.betavariate(1, self.pressure) * len(ranked)) for _ in range(2))
-            genes = CROSSOVERS[self.crossover](rng, view.indices(ranked[first]), view.indices(ranked[second]))
+            # 1 - u^(1/b) of a uniform u is Beta(1, b)
+            first, second = (ranked[int((1 - (1 - rng.random()) ** power) * len(ranked))] for _ in range(2))
+            genes = CROSSOVERS[self.crossover](rng, view.indices(first), view.indices(second))
             child = view.repair(genes)
             if rng.random() < self.mutation:
                 child = view.neighbour(child)

@@ -61,6 +61,11 @@ class PyATF(Searcher):
                 technique.report_costs(costs)
 
 
+def variants() -> tuple[str, ...]:
+    """The names of the techniques."""
+    return tuple(TECHNIQUES)
+
+
 def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"pyatf.search_techniques.{name}")
