@@ -17,12 +17,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from agents.alongside import alongside, spare_core
 from agents.proposers import Proposer
 from envs.common.actions import STOP, Action
 from envs.common.evaluation import Evaluation
 from envs.common.problem import Problem
 
 S = TypeVar("S")
+T = TypeVar("T")
 Clock = Callable[[], float]
 
 AGENTS: dict[str, str] = {
@@ -48,6 +50,10 @@ PROPOSERS: dict[str, str] = {
     "llm": "agents.llm.proposer:LLMProposer",
 }
 """Every proposer by name, likewise. Agents that have a parameter `proposer` run with any of them."""
+
+
+STALE = 200
+"""Nodes in a row that were met before, after which nothing new is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +229,9 @@ class Search(Generic[S]):
 
     A state that failed is never a parent (`fertile`). The root always is, since there is nowhere else to
     start from: one that runs into the time limit may have fast descendants.
+
+    While a batch is measured a search may go on (`measure`, `pipeline`). It sees no result before the batch is done,
+    so that what it decides never depends on how long anything takes.
     """
 
     def __init__(
@@ -235,7 +244,9 @@ class Search(Generic[S]):
         self.evaluations: dict[str, Evaluation] = {}
         self.best: Node[S] | None = None
         self.measured: list[Node[S]] = []
-        self._emit = on_event
+        self._listen = on_event
+        self._abandoned = False
+        self._waiting: frozenset[str] = frozenset()
         self._clock = clock
         self._started = clock()
         self._legal: dict[str, tuple[Action, ...]] = {}
@@ -246,6 +257,8 @@ class Search(Generic[S]):
     def spent(self) -> Ended | None:
         """Which part of the budget is spent, or None."""
         budget = self.budget
+        if self._abandoned:
+            return Ended.INTERRUPTED
         if len(self.evaluations) >= budget.evaluations:
             return Ended.EVALUATIONS
         if budget.expansions is not None and len(self._legal) >= budget.expansions:
@@ -287,22 +300,44 @@ class Search(Generic[S]):
         return node.key == self.root.key or evaluation is None or evaluation.status.verified
 
     def fresh(self, node: Node[S]) -> bool:
-        """Whether the node has not been evaluated."""
-        return node.key not in self.evaluations
+        """Whether the node was neither evaluated nor sent to be."""
+        return node.key not in self.evaluations and node.key not in self._waiting
 
     def value(self, node: Node[S]) -> float | None:
         """The measured logarithm of the speedup, or None where there is none."""
         evaluation = self.evaluations.get(node.key)
         return evaluation.log_speedup if evaluation else None
 
-    def measure(self, nodes: Iterable[Node[S]]) -> None:
-        """Evaluate, in one batch, those whose key is new, as far as the budget goes."""
+    def measure(self, nodes: Iterable[Node[S]], meanwhile: Callable[[], T] | None = None) -> T | None:
+        """Evaluate, in one batch, those whose key is new, as far as the budget goes.
+
+        `meanwhile` is called while that lasts, and its result returned; not if the budget is spent, or will be by
+        this batch. On a machine without a core to spare it is called first.
+        """
         batch = list({node.key: node for node in nodes if self.fresh(node)}.values())
         batch = batch[: self.budget.evaluations - len(self.evaluations)]
-        if batch:
-            records = self.problem.evaluate([node.state for node in batch])
-            for node, evaluation in zip(batch, records, strict=True):
-                self._record(node, evaluation)
+        if self.spent or len(self.evaluations) + len(batch) >= self.budget.evaluations:
+            meanwhile = None
+        self._waiting = frozenset(node.key for node in batch)
+        records, found = self._evaluated([node.state for node in batch], meanwhile)
+        self._waiting = frozenset()
+        for node, evaluation in zip(batch, records, strict=True):
+            self._record(node, evaluation)
+        return found
+
+    def _evaluated(self, states: list[S], meanwhile: Callable[[], T] | None) -> tuple[list[Evaluation], T | None]:
+        if meanwhile is None or not states or not spare_core(getattr(self.problem, "threads", 1)):
+            found = meanwhile() if meanwhile else None
+            return self.problem.evaluate(states) if states else [], found
+        return alongside(lambda: self.problem.evaluate(states), meanwhile, self._abandon)
+
+    def _abandon(self) -> None:
+        """What still runs beside an evaluation that failed or was interrupted finds the budget spent, and is silent."""
+        self._abandoned = True
+
+    def _emit(self, event: Event) -> None:
+        if not self._abandoned:
+            self._listen(event)
 
     def _record(self, node: Node[S], evaluation: Evaluation) -> None:
         best = self.value(self.best) if self.best else None
@@ -330,12 +365,44 @@ class Search(Generic[S]):
         )
 
 
+def pipeline(
+    search: Search[S],
+    choose: Callable[[], list[Node[S]]],
+    learn: Callable[[list[Node[S]]], None] = lambda measured: None,
+) -> None:
+    """Measure the root, then batch after batch, each chosen while the one before it is measured.
+
+    `learn` is told of each batch when its results are in. Ends where nothing is chosen although all results are in.
+    """
+    batch = [search.root]
+    while batch:
+        upcoming = search.measure(batch, choose)
+        learn(batch)
+        batch = upcoming or ([] if search.spent else choose())
+        if search.spent is Ended.SECONDS:
+            return
+
+
+def new_ones(search: Search[S], make: Callable[[], Node[S]], count: int) -> list[Node[S]]:
+    """Make nodes until `count` of them are new; fewer if the budget is spent, or `STALE` in a row were not new."""
+    found: dict[str, Node[S]] = {}
+    stale = 0
+    while len(found) < count and stale < STALE and not search.spent:
+        node = make()
+        known = node.key in found or not search.fresh(node)
+        stale = stale + 1 if known else 0
+        if not known:
+            found[node.key] = node
+    return list(found.values())
+
+
 def conduct(search: Search[S], explore: Callable[[Search[S]], None], on_event: Listener) -> SearchResult:
-    """Evaluate the root, explore until that returns, and report; Ctrl-C gives the best so far."""
+    """Explore until that returns, and report; Ctrl-C gives the best so far.
+
+    `explore` measures the root before anything else.
+    """
     try:
-        search.measure([search.root])
-        if not search.spent:
-            explore(search)
+        explore(search)
         ended = search.spent or Ended.EXHAUSTED
     except KeyboardInterrupt:
         ended = Ended.INTERRUPTED
@@ -362,7 +429,7 @@ class Explorer(ABC):
 
     @abstractmethod
     def _explore(self, search: Search[Any]) -> None:
-        """Expand and measure until the budget is spent, or nothing new is found."""
+        """Measure the root; then expand and measure until the budget is spent, or nothing new is found."""
 
 
 def by_value(search: Search[S], nodes: Sequence[Node[S]]) -> list[Node[S]]:

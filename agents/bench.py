@@ -19,6 +19,7 @@ import click
 import numpy as np
 
 from agents.base import Budget, Evaluated, Event, make_agent
+from agents.compare import Watched, overhead
 from envs.common.actions import STOP
 from envs.common.console import Answer, columns, verb
 from envs.common.evaluation import Timing
@@ -147,9 +148,8 @@ def searches(seed: int, budget: int) -> Table:
                 if isinstance(event, Evaluated):
                     show(event.count, str(event.trace[-1]) if event.trace else "root")
 
-            start = time.perf_counter()
-            result = make_agent("beam").solve(problem, Budget(budget), np.random.default_rng(seed), listen)
-            seconds = time.perf_counter() - start
+            watched = Watched(problem)
+            result = make_agent("beam").solve(watched, Budget(budget), np.random.default_rng(seed), listen)
         final = problem.root
         for action in result.actions:
             final = problem.apply(final, action)
@@ -163,12 +163,13 @@ def searches(seed: int, budget: int) -> Table:
                 f"{found.speedup:.2f}x" if found and found.speedup else "-",
                 f"{race.ratio:.2f}x" if isinstance(race, Timing) else race,
                 str(len(result.actions)),
-                f"{seconds:.0f} s",
+                f"{result.counts.seconds:.0f} s",
+                f"{100 * overhead(result.counts.seconds, watched.seconds):.0f} %",
             )
         )
     return Table(
         f"Beam search, {budget} evaluations, one thread: speedup of the best verified program",
-        ("workload", "over root", "over default schedule", "over torch", "steps", "search"),
+        ("workload", "over root", "over default schedule", "over torch", "steps", "search", "overhead"),
         tuple(rows),
     )
 

@@ -17,6 +17,7 @@ from agents.llm.formatter import Form
 from agents.llm.options import Model, model_options
 from agents.llm.rewriting import Rewritings, written
 from agents.report import Report
+from agents.rl.options import check_policy, policy_option
 from envs.common import trace as traces
 from envs.common.console import Answer, BadInput, Exit, Missing, verb
 from envs.common.doctor import versions
@@ -81,6 +82,7 @@ class CountingStore(Store):
 @store_option
 @click.option("--fast-math", is_flag=True, help="Allow elementary functions a few units in the last place off.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the trace to this file (JSON).")
+@policy_option
 @model_options
 def optimize(
     workload: str,
@@ -94,6 +96,7 @@ def optimize(
     store: Path | None,
     fast_math: bool,
     out: Path | None,
+    policy: Path | None,
     proposer: str | None,
     language: Model,
 ) -> Answer:
@@ -108,10 +111,11 @@ def optimize(
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}")
     language.check([agent], proposer)
-    parameters = language.parameters(agent, proposer)
+    parameters = {"model": policy} if agent == "ppo" else language.parameters(agent, proposer)
     kept, count = open_store(store, CountingStore), thread_count(threads)
     given = _workload(workload, inputs or "")
     opened = LeirProblem(given, target, kept, count, approximate=fast_math)
+    check_policy(policy, [agent], [opened])
     problem = Rewritings(opened) if language.form is Form.REWRITE else opened
     with contextlib.closing(opened), _judging():
         with progress(agent, budget) as show:

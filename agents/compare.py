@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -80,8 +80,18 @@ class Run:
 
     @property
     def overhead(self) -> float:
-        """Time of the search itself over that of its evaluations."""
-        return (self.seconds - self.evaluating) / self.evaluating if self.evaluating else 0.0
+        """See `overhead`."""
+        return overhead(self.seconds, self.evaluating)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Run:
+        """Read what `Comparison.to_json` wrote. Raises TypeError or KeyError for anything else."""
+        return cls(**{**data, "curve": tuple(data["curve"]), "actions": tuple(data["actions"])})
+
+
+def overhead(seconds: float, evaluating: float) -> float:
+    """Wall time of a search that its evaluations do not fill, over the wall time of these."""
+    return (seconds - evaluating) / evaluating if evaluating else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class Task:
 
     workload: str
     agent: str
+    """Its name; with a proposer other than its own, as `beam/uniform`."""
     seed: int
     budget: int
 
@@ -111,7 +122,7 @@ def run(
         listen(event)
 
     watched = Watched(problem)
-    agent = make_agent(task.agent, **(parameters or {}))
+    agent = make_agent(named(task.agent)[0], **(parameters or {}))
     result = agent.solve(watched, Budget(task.budget), np.random.default_rng(task.seed), count)
     winner = _follow(problem, result.actions)
     return Run(
@@ -128,6 +139,12 @@ def run(
         watched.seconds,
         final(winner) if _found(result) else {},
     )
+
+
+def named(agent: str) -> tuple[str, str | None]:
+    """An agent's name, and that of its proposer if `agent` says which."""
+    name, _, proposer = agent.partition("/")
+    return name, proposer or None
 
 
 def _found(result: SearchResult) -> bool:
@@ -182,7 +199,7 @@ class Comparison:
             "verified": sum(run.verified for run in runs) / max(1, sum(run.evaluations for run in runs)),
             "area": float(np.mean([run.area for run in runs])),
             "strategies": float(np.mean([run.strategies for run in runs])),
-            "overhead": float(np.median([run.overhead for run in runs])),
+            "overhead": overhead(sum(run.seconds for run in runs), sum(run.evaluating for run in runs)),
             "seconds": float(np.mean([run.seconds for run in runs])),
         }
 
@@ -198,12 +215,24 @@ class Comparison:
 
     def reached(self, agent: str, speedup: float) -> int | None:
         """Evaluations after which the geometric mean over all runs is at least `speedup`; None if it never is."""
-        return next((n for n, best in enumerate(self.curve(agent), 1) if best >= speedup), None)
+        # The mean of equal logarithms is equal to them up to rounding only.
+        return next((n for n, best in enumerate(self.curve(agent), 1) if best >= speedup * (1 - 1e-9)), None)
+
+    def proposers(self, standard: str = "uniform") -> dict[str, dict[str, int | None]]:
+        """Evaluations of each proposer to reach the geometric mean that `standard` ends at, by agent."""
+        found: dict[str, dict[str, int | None]] = {}
+        for agent in self.agents:
+            name, proposer = named(agent)
+            goal = self.curve(f"{name}/{standard}")
+            if proposer is not None and goal:
+                found.setdefault(name, {})[proposer] = self.reached(agent, goal[-1])
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Everything."""
         return {
             "summary": {agent: self.summary(agent) for agent in self.agents},
+            "evaluations to the geomean of uniform": self.proposers(),
             "runs": [asdict(run) for run in self.runs],
         }
 

@@ -27,7 +27,8 @@ _COLOURS = (
 
 def tables(found: Comparison) -> str:
     """Agents over all workloads, then each workload by itself."""
-    return "\n\n".join([columns(overview(found)), columns(by_workload(found))])
+    parts = [overview(found), by_workload(found), by_proposer(found)]
+    return "\n\n".join(columns(rows) for rows in parts if rows)
 
 
 def overview(found: Comparison) -> list[tuple[str, ...]]:
@@ -35,7 +36,7 @@ def overview(found: Comparison) -> list[tuple[str, ...]]:
     head = ["agent"]
     for reference in found.references:
         head += [f"over {reference}", "max"]
-    rows = [(*head, "fast_1", "verified", "area", "strategies", "overhead")]
+    rows = [(*head, "fast_1", "verified", "area", "strategies", "overhead", "seconds")]
     for agent in found.agents:
         figures = found.summary(agent)
         row = [agent]
@@ -48,6 +49,7 @@ def overview(found: Comparison) -> list[tuple[str, ...]]:
             f"{figures['area']:.2f}",
             f"{figures['strategies']:.1f}",
             _share(figures["overhead"]),
+            f"{figures['seconds']:.1f}",
         ]
         rows.append(tuple(row))
     return rows
@@ -68,6 +70,16 @@ def by_workload(found: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
+def by_proposer(found: Comparison) -> list[tuple[str, ...]]:
+    """One row for each agent that ran with `uniform` and others: their evaluations to the geomean that it ends at."""
+    reached = found.proposers()
+    proposers = tuple(dict.fromkeys(proposer for counts in reached.values() for proposer in counts))
+    rows = [("evaluations to the geomean of uniform", *proposers)] if reached else []
+    for agent, counts in reached.items():
+        rows.append((agent, *(str(counts.get(proposer) or "-") for proposer in proposers)))
+    return rows
+
+
 def _times(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if ratio else "-"
 
@@ -82,7 +94,7 @@ def page(found: Comparison, title: str) -> str:
     return _PAGE.substitute(
         title=html.escape(title),
         overview=_table(overview(found)),
-        workloads=_table(by_workload(found)),
+        workloads="\n".join(_table(rows) for rows in (by_workload(found), by_proposer(found)) if rows),
         curves=_figure(found, None),
         sections="\n".join(sections),
     )
@@ -155,8 +167,8 @@ h2 { margin-top: 2.5rem; border-bottom: 2px solid #ddd; }
 <h1>$title</h1>
 <p>Speedups are ratios of median times, timed again for the winner of each run; means are geometric. <em>fast_1</em>:
 share of runs faster than the last reference. <em>verified</em>: share of evaluations that ended with a verified
-program. <em>area</em>: mean log of the best speedup so far. <em>overhead</em>: time of the search over that of its
-evaluations.</p>
+program. <em>area</em>: mean log of the best speedup so far. <em>overhead</em>: wall time of the search that
+evaluations do not fill, over theirs. <em>seconds</em>: of a search, on average.</p>
 $overview
 $workloads
 <figure>$curves<figcaption>Best so far, geometric mean over all runs.</figcaption></figure>

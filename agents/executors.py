@@ -1,15 +1,21 @@
-"""Where independent calls run: here, one after another, or on a Ray cluster.
+"""Where independent calls run: here, one after another; in processes side by side; or on a Ray cluster.
 
-Both have the shape of `concurrent.futures`: `submit` gives a promise whose `result` is what the call returns. Timings
-stay alone on their machine wherever they run: measurements take its lock (`envs.common.locks`).
+All have the shape of `concurrent.futures`: `submit` gives a promise whose `result` is what the call returns. Timings
+stay alone on their cores wherever they run: measurements take the locks of these (`envs.common.locks`).
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import socket
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from envs.common.locks import cores
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +38,10 @@ class Promise(Protocol[T_co]):
 
     def result(self) -> T_co:
         """Wait for it; raises what the call raised."""
+        ...
+
+    def done(self) -> bool:
+        """Whether `result` has nothing to wait for."""
         ...
 
 
@@ -57,6 +67,10 @@ class Deferred(Generic[T]):
         """Run it."""
         return self.call()
 
+    def done(self) -> bool:
+        """Never before it was asked for."""
+        return False
+
 
 class Local:
     """In this process, one call after another, each when its result is asked for."""
@@ -67,6 +81,43 @@ class Local:
 
     def close(self) -> None:
         """Hold nothing, close nothing."""
+
+
+class Processes:
+    """In `count` processes of this machine, each pinned to its share of the cores.
+
+    Pinned apart, they time side by side: what they share is the memory and the last cache. Raises `ExecutorError`
+    for more processes than cores, and where a system pins none.
+    """
+
+    def __init__(self, count: int) -> None:
+        mine = cores()
+        if count > len(mine):
+            raise ExecutorError(f"{count} processes want a core each, and there are {len(mine)}")
+        if not hasattr(os, "sched_setaffinity"):
+            raise ExecutorError("this system pins no process to a core: use the executor local")
+        context = multiprocessing.get_context("spawn")
+        shares = context.Queue()
+        for n in range(count):
+            shares.put(mine[n * len(mine) // count : (n + 1) * len(mine) // count])
+        self._pool = ProcessPoolExecutor(count, context, _settle, (shares,))
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Promise[T]:
+        """Send a call to whichever process is free next."""
+        return self._pool.submit(function, *args, **kwargs)
+
+    def close(self) -> None:
+        """End the processes; a call in one of them ends with it."""
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+
+
+def _settle(shares: Any) -> None:
+    """Take a share of the cores; Ctrl-C is for the process that asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.sched_setaffinity(0, shares.get())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +137,12 @@ class Remote(Generic[T]):
         except ray.exceptions.RayError as error:
             raise ExecutorError(f"Ray could not finish a call: {error}") from error
         return value
+
+    def done(self) -> bool:
+        """Ask the cluster."""
+        import ray
+
+        return bool(ray.wait([self.reference], timeout=0)[0])
 
 
 class Ray:
@@ -136,15 +193,17 @@ def _call(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 EXECUTORS: dict[str, Callable[[], Executor]] = {"local": Local, "ray": Ray}
-"""By name. `ray:ADDRESS` is the cluster at an address."""
+"""By name. `local:N` is N processes, `ray:ADDRESS` the cluster at an address."""
 
 
 def open_executor(name: str) -> Executor:
-    """The executor called `local`, `ray` or `ray:ADDRESS`.
+    """The executor called `local`, `local:N`, `ray` or `ray:ADDRESS`.
 
     Raises ValueError for another name, `ExecutorError` for an executor that is not there.
     """
-    kind, colon, address = name.partition(":")
-    if kind not in EXECUTORS or (colon and not (address and kind == "ray")):
-        raise ValueError(f"no executor is called {name}; there are {', '.join(EXECUTORS)} and ray:ADDRESS")
-    return Ray(address) if address else EXECUTORS[kind]()
+    kind, colon, detail = name.partition(":")
+    if kind == "local" and detail.isdecimal() and int(detail):
+        return Processes(int(detail))
+    if kind not in EXECUTORS or (colon and not (detail and kind == "ray")):
+        raise ValueError(f"no executor is called {name}; there are local, local:N, ray and ray:ADDRESS")
+    return Ray(detail) if detail else EXECUTORS[kind]()

@@ -1,8 +1,8 @@
 """Frontier search: one open list, from which the most promising states are measured, round by round.
 
-Expanding is cheap and measuring is not, so between two measurements the search looks ahead under the
-proposer, many steps deep, and spends evaluations only on what that finds. What was measured then corrects
-the predictions for its descendants, and how far predicted gains are trusted at all.
+Expanding is cheap and measuring is not, so while a batch is measured the search looks ahead under the
+proposer, many steps deep, and spends the next evaluations only on what that finds. What was measured then
+corrects the predictions for its descendants, and how far predicted gains are trusted at all.
 
 After beam search with a learned cost model (Adams et al., "Learning to Optimize Halide with Tree Search
 and Random Programs", SIGGRAPH 2019) and the evolutionary refinement of traces of MetaSchedule (Shao et
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from agents.base import Explorer, Node, Search, by_value
+from agents.base import Explorer, Node, Search, by_value, pipeline
 from agents.proposers import CostModel, Proposer
 from envs.common.actions import Action
 
@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 WORTH = 0.01
 """Predicted log speedup below which a step is not worth looking further for: 1 %."""
+
+REACH = 12
+"""Levels of a lookahead at most: under a proposer whose scores are noise, predictions never stop rising."""
 
 PLANNED = 2
 """Levels of a lookahead at which the problem's plans are followed too: a plan may build on another."""
@@ -50,9 +53,9 @@ class Beam(Explorer):
     """Levels in a row without a prediction better by `WORTH` after which the lookahead turns back."""
     branch: int = 16
     """Children kept of each expanded state."""
-    batch: int = 4
-    """States measured in a round."""
-    variants: int = 32
+    batch: int = 2
+    """States measured in a round, while the next are chosen."""
+    variants: int = 16
     """Varied traces in a round."""
     proposer: Proposer = field(default_factory=CostModel)
 
@@ -63,12 +66,14 @@ class Beam(Explorer):
 
     def _explore(self, search: Search[Any]) -> None:
         frontier = Frontier(search, self.proposer, self.branch)
-        while not search.spent:
+
+        def choose() -> list[Node[Any]]:
             parents = by_value(search, search.measured)[: self.width] or [search.root]
             frontier.look_ahead(parents, self.width, self.depth, self.patience)
             frontier.vary(parents, self.variants)
-            if not frontier.measure_best(self.batch):
-                return
+            return frontier.choose(self.batch)
+
+        pipeline(search, choose, frontier.learn)
 
 
 def greedy(**parameters: Any) -> Beam:
@@ -88,6 +93,8 @@ class Frontier(Generic[S]):
         self._ends: dict[str, tuple[Node[S], ...]] = {}
         self._planned: set[str] = set()
         self._trust = 1.0
+        self._special = deque((self._whole_idea, self._doubtful))
+        self._hoped: dict[str, float] = {}
         self._worst: Node[S] | None = None
         self._passed: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -109,7 +116,7 @@ class Frontier(Generic[S]):
         tallies = ((1 + self._passed[a.key], self._failed[a.key]) for a in node.lineage() if a.parent is not None)
         return min((passed / (passed + failed) for passed, failed in tallies), default=1.0)
 
-    def learn(self) -> float:
+    def borne_out(self) -> float:
         """How much of a predicted gain is borne out: ridge regression through the root, towards 1."""
         root = self.search.value(self.search.root) or 0.0
         gains = [(node.potential, (self.search.value(node) or 0.0) - root) for node in self.search.measured]
@@ -120,14 +127,12 @@ class Frontier(Generic[S]):
     def look_ahead(self, parents: list[Node[S]], width: int, depth: int, patience: int) -> None:
         """Run a beam under the proposer from `parents`; all it meets enters the open list."""
         level = [parent for parent in parents if len(parent.trace) < depth]
-        planned = PLANNED
         met = {self.search.root.key, *(parent.key for parent in parents)}
         best, idle = -math.inf, 0
-        while level:
+        for height in range(REACH):
             found = [child for node in level for child in self._children_of(node)]
-            if planned:
+            if height < PLANNED:
                 found += (end for node in level for end in self._ends_of(node))
-                planned -= 1
             found = [node for node in {n.key: n for n in found}.values() if node.key not in met]
             if not found or self.search.spent:
                 return
@@ -172,30 +177,38 @@ class Frontier(Generic[S]):
             found |= {end.key: end for end in self._ends_of(node)}
         return sorted(found.values(), key=self.predict, reverse=True)
 
-    def measure_best(self, count: int) -> bool:
-        """Measure the `count` best of the open list and learn from it; False if there was none.
+    def choose(self, count: int) -> list[Node[S]]:
+        """The `count` best of the open list, to be measured.
 
-        Siblings by the same strategy wait for each other's result. One place goes to the best end of a plan:
-        it is a whole idea, where most states are half of one. One goes to the middle of the longest unmeasured
-        stretch on the way to the state that disappointed most lately: there, the model has gone astray.
+        Siblings by the same strategy wait for each other's result. Every second place goes in turn to the best end of
+        a plan, a whole idea where most states are half of one, and to the middle of the longest unmeasured stretch on
+        the way to the state that disappointed most lately: there, the model has gone astray.
         """
         self._open = {key: node for key, node in self._open.items() if self.search.fresh(node)}
         order = sorted(self._open.values(), key=self.predict, reverse=True)
-        planned = [node for node in order if node.key in self._planned][:1]
-        doubtful = [midway(self._worst, self.search.fresh)] if self._worst else []
-        ranked = {node.key: node for node in (*planned, *filter(None, doubtful), *order)}
+        self._special.rotate()
+        special = [node for pick in self._special if (node := pick(order))][: count // 2]
+        ranked = {node.key: node for node in (*special, *order)}
         chosen = spread(ranked.values(), count, _brood, 1)
-        predicted = [self.predict(node) for node in chosen]
-        self.search.measure(chosen)
+        self._hoped |= {node.key: self.predict(node) for node in chosen}
+        return chosen
+
+    def _whole_idea(self, order: list[Node[S]]) -> Node[S] | None:
+        return next((node for node in order if node.key in self._planned), None)
+
+    def _doubtful(self, order: list[Node[S]]) -> Node[S] | None:
+        return midway(self._worst, self.search.fresh) if self._worst else None
+
+    def learn(self, measured: Iterable[Node[S]]) -> None:
+        """Correct the predictions by what the chosen turned out to be."""
         missed = {}
-        for node, prediction in zip(chosen, predicted, strict=True):
+        for node in measured:
             value = self.search.value(node)
             tally = self._failed if value is None else self._passed
             tally.update(ancestor.key for ancestor in node.lineage())
-            missed[prediction - (value or 0.0)] = node
+            missed[self._hoped.pop(node.key, -math.inf) - (value or 0.0)] = node
         self._worst = missed[max(missed)] if missed else None
-        self._trust = self.learn()
-        return bool(chosen)
+        self._trust = self.borne_out()
 
     def _enter(self, *nodes: Node[S]) -> None:
         self._open.update({node.key: node for node in nodes if node.trace and self.search.fresh(node)})

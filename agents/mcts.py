@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from agents.base import Explorer, Node, Search
+from agents.base import Explorer, Node, Search, pipeline
 from agents.frontier import Frontier
 from agents.proposers import CostModel, Proposer
 
@@ -55,8 +55,8 @@ class MCTS(Explorer):
     """Longest trace."""
     rollout: int = 4
     """Steps of a rollout."""
-    batch: int = 4
-    """States measured at once."""
+    batch: int = 2
+    """States measured at once, while the next are chosen."""
     proposer: Proposer = field(default_factory=CostModel)
 
     def __post_init__(self) -> None:
@@ -77,26 +77,36 @@ class _Tree(Generic[S]):
         self.search, self.rules = search, rules
         self.frontier = Frontier(search, rules.proposer, rules.branch)
         self.edges: dict[str, list[_Edge[S]]] = {}
+        self.waiting: list[tuple[list[_Edge[S]], Node[S]]] = []
 
     def grow(self) -> None:
+        pipeline(self.search, self._choose, lambda measured: self._learn())
+
+    def _choose(self) -> list[Node[S]]:
+        """Simulate until there is a batch of new ends; none when nothing new is found."""
+        chosen: dict[str, Node[S]] = {}
         stale = 0
-        while stale < STALE and not self.search.spent:
-            chosen: list[tuple[list[_Edge[S]], Node[S]]] = []
-            while len(chosen) < self.rules.batch and stale < STALE and not self.search.spent:
-                path, end = self._simulate()
-                known = not self.search.fresh(end) or any(end.key == other.key for _, other in chosen)
-                stale = stale + 1 if known else 0
-                if known:
-                    self._backup(path, end)
-                else:
-                    for edge in path:
-                        edge.pending += 1
-                    chosen.append((path, end))
-            self.search.measure(end for _, end in chosen)
-            for path, end in chosen:
-                for edge in path:
-                    edge.pending -= 1
-                self._backup(path, end)
+        while len(chosen) < self.rules.batch and stale < STALE and not self.search.spent:
+            path, end = self._simulate()
+            if self.search.fresh(end) and end.key not in chosen:
+                chosen[end.key] = end
+                stale = 0
+            else:
+                stale += 1
+            for edge in path:
+                edge.pending += 1
+            self.waiting.append((path, end))
+            self._learn()
+        return list(chosen.values())
+
+    def _learn(self) -> None:
+        """Back up what is known by now of the ends of simulations."""
+        known = [item for item in self.waiting if item[1].key in self.search.evaluations]
+        self.waiting = [item for item in self.waiting if item[1].key not in self.search.evaluations]
+        for path, end in known:
+            for edge in path:
+                edge.pending -= 1
+            self._backup(path, end)
 
     def _simulate(self) -> tuple[list[_Edge[S]], Node[S]]:
         """Go down to a state that was not visited, and on from there by a rollout: the way, and what to measure."""

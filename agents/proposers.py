@@ -6,6 +6,8 @@ to an even choice (heuristic, and policies); the higher the better.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -64,7 +66,13 @@ class CostModel:
     prior_weight: float = 0.02
     """Log speedup that one unit of log prior is worth."""
     shortlist: int = 48
-    """Only this many actions, best prior first, are applied and estimated."""
+    """At most so many actions are applied and estimated, best prior first."""
+    glance: int = 12
+    """So many at a time, as long as the last of them held a better one."""
+    worth: float = 0.01
+    """Predicted log speedup by which it has to be better."""
+    variety: float = 0.3
+    """Log prior that an action loses for each one of its strategy that comes before it."""
 
     def rank(
         self, problem: Problem[S], state: S, actions: Sequence[Action], rng: np.random.Generator
@@ -72,13 +80,30 @@ class CostModel:
         logs = _log_weights(problem, state, actions)
         # Never a bonus: idle steps must not raise the score of a trace.
         logs = logs - max(logs, default=0.0)
-        scores = np.full(len(actions), -np.inf)
+        scores = [-math.inf] * len(actions)
         here = problem.estimate(state)
-        for n in np.argsort(-logs, kind="stable")[: self.shortlist]:
-            gain = problem.estimate(problem.apply(state, actions[n])) - here
-            scores[n] = gain + self.prior_weight * logs[n]
-        result: list[float] = scores.tolist()
-        return result
+        best = -math.inf
+        order = self._order(actions, logs)[: self.shortlist]
+        for start in range(0, len(order), self.glance):
+            glance = order[start : start + self.glance]
+            for n in glance:
+                gain = problem.estimate(problem.apply(state, actions[n])) - here
+                scores[n] = gain + self.prior_weight * float(logs[n])
+            better = max(scores[n] for n in glance)
+            if better <= best + self.worth:
+                break
+            best = better
+        return scores
+
+    def _order(self, actions: Sequence[Action], logs: np.ndarray) -> list[int]:
+        """Positions of the actions, the one to look at first in front."""
+        met: Counter[str] = Counter()
+        promise = logs.copy()
+        for n in np.argsort(-logs, kind="stable"):
+            promise[n] -= self.variety * met[actions[n].name]
+            met[actions[n].name] += 1
+        order: list[int] = np.argsort(-promise, kind="stable").tolist()
+        return order
 
 
 def _log_weights(problem: Problem[S], state: S, actions: Sequence[Action]) -> np.ndarray:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agents.base import Explorer, Node, Search
-
-STALE = 200
-"""Walks in a row that end where an earlier one did, after which nothing new is expected."""
+from agents.base import Explorer, Node, Search, new_ones, pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +18,14 @@ class RandomWalk(Explorer):
     depth: int = 12
     """Steps of the longest walk."""
     batch: int = 8
-    """States measured at once."""
+    """States measured at once, while the next are found."""
 
     def __post_init__(self) -> None:
         if min(self.depth, self.batch) < 1:
             raise ValueError(f"depth and batch are at least 1, got {self.depth} and {self.batch}")
 
     def _explore(self, search: Search[Any]) -> None:
-        while not search.spent:
-            ends = dict[str, Node[Any]]()
-            stale = 0
-            while len(ends) < self.batch and stale < STALE and not search.spent:
-                end = self._walk(search)
-                known = end.key in ends or not search.fresh(end)
-                stale = stale + 1 if known else 0
-                if not known:
-                    ends[end.key] = end
-            if not ends:
-                return
-            search.measure(ends.values())
+        pipeline(search, lambda: new_ones(search, lambda: self._walk(search), self.batch))
 
     def _walk(self, search: Search[Any]) -> Node[Any]:
         node = search.root

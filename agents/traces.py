@@ -14,16 +14,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from agents.base import Explorer, Node, Search, by_value
+from agents.base import STALE, Explorer, Node, Search, by_value, new_ones, pipeline
 from agents.frontier import Frontier
 from agents.proposers import CostModel, Proposer
 from envs.common.actions import Action
 
 S = TypeVar("S")
 Trace = tuple[Action, ...]
-
-STALE = 200
-"""Changes in a row that lead to a state measured before, after which nothing new is expected."""
 
 
 class Editor(Generic[S]):
@@ -96,6 +93,7 @@ class Annealing(Explorer):
             raise ValueError(f"temperatures fall from hot to cold > 0, got {self.hot} and {self.cold}")
 
     def _explore(self, search: Search[Any]) -> None:
+        search.measure([search.root])
         editor = Editor(search, self.proposer, self.depth, self.branch)
         current = [search.root] * self.chains
         stale = 0
@@ -126,8 +124,8 @@ class Genetic(Explorer):
 
     population: int = 12
     """Traces that may be parents: the fastest so far."""
-    offspring: int = 8
-    """Traces measured in a generation."""
+    offspring: int = 4
+    """Traces measured in a generation, while the next one is born."""
     crossover: float = 0.5
     """Odds that a child has two parents."""
     depth: int = 40
@@ -145,16 +143,12 @@ class Genetic(Explorer):
 
     def _explore(self, search: Search[Any]) -> None:
         editor = Editor(search, self.proposer, self.depth, self.branch)
-        while not search.spent:
+
+        def choose() -> list[Node[Any]]:
             parents = by_value(search, search.measured)[: self.population] or [search.root]
-            children = dict[str, Node[Any]]()
-            for _ in range(self.offspring):
-                child = new_one(search, lambda among=parents: self._child(search, editor, among), children)
-                if child:
-                    children[child.key] = child
-            if not children:
-                return
-            search.measure(children.values())
+            return new_ones(search, lambda: self._child(search, editor, parents), self.offspring)
+
+        pipeline(search, choose)
 
     def _child(self, search: Search[Any], editor: Editor[Any], parents: Sequence[Node[Any]]) -> Node[Any]:
         first = _tournament(parents, search.rng)
@@ -166,14 +160,3 @@ class Genetic(Explorer):
 def _tournament(ranked: Sequence[Node[S]], rng: np.random.Generator) -> Node[S]:
     """The fitter of two, drawn at random."""
     return ranked[int(rng.integers(len(ranked), size=2).min())]
-
-
-def new_one(search: Search[S], make: Any, taken: Any = ()) -> Node[S] | None:
-    """Make states until one is new; None if they no longer are, or the budget is spent."""
-    for _ in range(STALE):
-        if search.spent:
-            return None
-        node: Node[S] = make()
-        if search.fresh(node) and node.key not in taken:
-            return node
-    return None

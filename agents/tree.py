@@ -57,6 +57,7 @@ class TreeSearch(Explorer):
             raise ValueError(f"branch and depth are at least 1, got {self.branch} and {self.depth}")
 
     def _explore(self, search: Search[Any]) -> None:
+        search.measure([search.root])
         frontier = Frontier(search, self.proposer, CONSIDERED)
         waiting = [search.root]
         while waiting and not search.spent:
@@ -87,6 +88,7 @@ class Chain(Explorer):
             raise ValueError(f"branch and depth are at least 1, got {self.branch} and {self.depth}")
 
     def _explore(self, search: Search[Any]) -> None:
+        search.measure([search.root])
         frontier = Frontier(search, self.proposer, CONSIDERED)
         node: Node[Any] | None = search.root
         while node and not search.spent:

@@ -67,7 +67,12 @@ class LLMAgent:
         if self.adviser.formatter.form is Form.REWRITE and not isinstance(problem, Rewritings):
             problem = Rewritings(problem)
         search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, lambda ledger: _Play(ledger, self).run(), on_event)
+        return conduct(search, self._explore, on_event)
+
+    def _explore(self, search: Search[Any]) -> None:
+        search.measure([search.root])
+        if not search.spent:
+            _Play(search, self).run()
 
 
 class _Attempt(NamedTuple):

@@ -227,10 +227,7 @@ WANTED_MANY = {
 
 
 def describable(problem: Problem[Any]) -> Describable[Any] | None:
-    """The problem, if it can explain itself.
-
-    A wrapper that hands on its attributes counts too, which `isinstance` denies it from Python 3.12 on.
-    """
+    """The problem, if it can explain itself; a wrapper that hands on its attributes counts too."""
     return cast(Describable[Any], problem) if hasattr(problem, "glossary") else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,25 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from agents.base import Budget, Clock, Listener, Node, Search, SearchResult, conduct, ignore
+from agents.base import Explorer, Node, Search, new_ones, pipeline
 from agents.rl.faces import Face, face_for, vector
 from agents.rl.network import Network, Policy, load
 from envs.common.actions import STOP, Action
 from envs.common.problem import Problem
-
-STALE = 200
-"""Walks in a row that end where an earlier one did, after which nothing new is expected."""
 
 Choose = Callable[[Search[Any], Node[Any], tuple[Action, ...], float, bool], Action]
 """Picks one of the legal actions of a node, `STOP` first, after a part of the walk; the flag asks for the likeliest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(Explorer):
     """Walks as a trained policy chooses: once by its likeliest choices, then by its probabilities.
 
     A walk ends where the policy stops, after `depth` steps, or where a state failed; its end is measured. Only
-    legal actions can be chosen. Without a model, all of them are equally likely.
+    legal actions can be chosen. Without a model, all of them are equally likely. `solve` raises `PolicyError`, which
+    is a ValueError, for a policy that does not act on such problems.
     """
 
     model: str | Path | Policy | None = None
@@ -36,27 +34,11 @@ class Trained:
     depth: int | None = None
     """Steps of the longest walk; those of an episode in training, by default, or 12."""
     batch: int = 8
-    """States measured at once."""
+    """States measured at once, while the next are found."""
 
     def __post_init__(self) -> None:
         if min(self.depth or 1, self.batch) < 1 or self.depth == 0:
             raise ValueError(f"depth and batch are at least 1, got {self.depth} and {self.batch}")
-
-    def solve(
-        self,
-        problem: Problem[Any],
-        budget: Budget,
-        rng: np.random.Generator,
-        on_event: Listener = ignore,
-        clock: Clock = time.monotonic,
-    ) -> SearchResult:
-        """Walk until the budget is spent, or walks no longer end anywhere new.
-
-        Raises `PolicyError`, which is a ValueError, for a policy that does not act on such problems.
-        """
-        choose, depth = self._player(problem)
-        search = Search(problem, budget, rng, on_event, clock)
-        return conduct(search, lambda ledger: self._explore(ledger, choose, self.depth or depth), on_event)
 
     def _player(self, problem: Problem[Any]) -> tuple[Choose, int]:
         """How choices are made, and the steps of the longest walk."""
@@ -65,21 +47,14 @@ class Trained:
         policy = self.model if isinstance(self.model, Policy) else load(self.model)
         return _Player(policy.network, face_for(policy, problem)), int(policy.arguments["max_steps"])
 
-    def _explore(self, search: Search[Any], choose: Choose, depth: int) -> None:
-        likeliest = True
-        while not search.spent:
-            ends = dict[str, Node[Any]]()
-            stale = 0
-            while len(ends) < self.batch and stale < STALE and not search.spent:
-                end = _walk(search, choose, depth, likeliest)
-                likeliest = False
-                known = end.key in ends or not search.fresh(end)
-                stale = stale + 1 if known else 0
-                if not known:
-                    ends[end.key] = end
-            if not ends:
-                return
-            search.measure(ends.values())
+    def _explore(self, search: Search[Any]) -> None:
+        choose, depth = self._player(search.problem)
+        likeliest = itertools.chain((True,), itertools.repeat(False))
+
+        def walk() -> Node[Any]:
+            return _walk(search, choose, self.depth or depth, next(likeliest))
+
+        pipeline(search, lambda: new_ones(search, walk, self.batch))
 
 
 def _walk(search: Search[Any], choose: Choose, depth: int, likeliest: bool) -> Node[Any]:

@@ -9,7 +9,7 @@ import operator
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -153,7 +153,6 @@ class TextReader:
         return Move(str(action), action, problem.apply(state, action))
 
 
-@runtime_checkable
 class Readable(Protocol):
     """A problem whose states an agent can write down."""
 
@@ -179,7 +178,7 @@ class RewriteReader:
             return Move(self.shown, refusal=sentence)
         if text.strip() == str(STOP):
             return Move(str(STOP), STOP, state)
-        assert isinstance(problem, Readable)
+        assert hasattr(problem, "read")
         new = problem.read(text)
         return Move(self.shown, refusal=new) if isinstance(new, str) else Move(self.shown, None, new)
 

@@ -7,7 +7,7 @@ immutable states, and its Gymnasium class a thin shell.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from envs.common.actions import Action
 from envs.common.evaluation import Evaluation
@@ -70,7 +70,6 @@ class Problem(Protocol[S]):
         ...
 
 
-@runtime_checkable
 class Describable(Protocol[S_contra]):
     """A problem that can explain itself to a reader who knows nothing of it, such as a language model."""
 

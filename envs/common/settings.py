@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from envs.common.locks import cores
+
 
 class SettingError(ValueError):
     """An environment variable holds something that its setting can't be."""
@@ -30,7 +32,7 @@ class Settings:
 
     @property
     def lock(self) -> Path:
-        """Held while anything is timed on this machine."""
+        """Held, core by core, while anything is timed on this machine (`locks.Turns`)."""
         return self.cache / f"measuring-{os.uname().nodename}.lock"
 
 
@@ -44,7 +46,7 @@ def settings(environment: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         Path(folder).expanduser(),
         _positive(environment, "LEIRGYM_THREADS", 1),
-        _positive(environment, "LEIRGYM_WORKERS", os.cpu_count() or 1),
+        _positive(environment, "LEIRGYM_WORKERS", len(cores())),
     )
 
 

@@ -62,7 +62,7 @@ class LeirProblem:
     `workload` is a shipped name, `leir://suite/name?n=1024`, LEIR text, a `.leir` file or a Program. With
     `check`, every program that a strategy makes is verified (AssertionError names what is wrong); with
     `approximate`, strategies that make results less exact are actions too. Raises `WorkloadError`, `ParseError`
-    or `VerifyError` for what is no workload.
+    or `VerifyError` for what is no workload. `threads` are those of a measured kernel.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class LeirProblem:
         self.target = target
         self.root = LeirState(verified(self.workload.program, target))
         self.approximate = approximate
+        self.threads = threads
         self._store, self._threads, self._pool, self._check = store, threads, pool, check
         self._evaluator: Evaluator | None = None
         self._evaluations: dict[str, Evaluation] = {}

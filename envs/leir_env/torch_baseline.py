@@ -18,6 +18,8 @@ import numpy as np
 
 from envs.common import timing
 from envs.common.evaluation import Timing
+from envs.common.locks import Turns
+from envs.common.settings import settings
 from envs.common.workers import Outcome, OutOfMemory, Pool, Raised, Returned, TimedOut, WorkerError
 from envs.leir_env.interp import Array
 from envs.leir_env.ir import Program, Role
@@ -55,11 +57,13 @@ def against_torch(
 ) -> Timing:
     """Time a verified program against the module it was imported from, on the same inputs and parameters.
 
+    Takes the lock of the machine: don't call it with that in hand.
     With `compiled`, against `torch.compile` of it. `pool` is a `torch_pool` to reuse, for several races. Raises
     `TorchBaselineError`, also if their outputs differ.
     """
     name = f"torch{'.compile' * compiled} {importlib.metadata.version('torch')}"
-    with contextlib.nullcontext(pool) if pool else torch_pool(threads) as workers:
+    alone = Turns(settings().lock).alone()
+    with contextlib.nullcontext(pool) if pool else torch_pool(threads) as workers, alone:
         outcome = workers.call(
             "envs.leir_env.torch_baseline:race",
             program,
@@ -76,7 +80,9 @@ def against_torch(
     return timing.summarise(candidate, baseline, name)
 
 
-def against_reference(program: Program, reference: Reference | None, threads: int = 1) -> Timing | str:
+def against_reference(
+    program: Program, reference: Reference | None, threads: int = 1, pool: Pool | None = None
+) -> Timing | str:
     """Time a verified program against the module that its workload names, or say why there is no such figure."""
     if reference is None:
         return "no PyTorch definition is known"
@@ -84,7 +90,7 @@ def against_reference(program: Program, reference: Reference | None, threads: in
         return "PyTorch is not installed"
     module = Module("envs.leir_env.torch_files:instantiate", (reference,))
     try:
-        return against_torch(program, module, threads=threads)
+        return against_torch(program, module, threads=threads, pool=pool)
     except (TorchBaselineError, WorkerError) as error:
         return f"not measured: {str(error).strip().splitlines()[-1]}"
 

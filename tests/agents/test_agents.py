@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from agents import base
 from agents.base import (
     AGENTS,
     Budget,
@@ -25,7 +28,7 @@ from agents.base import (
     ignore,
     make_agent,
 )
-from agents.frontier import Beam, Frontier, greedy, spread
+from agents.frontier import REACH, Beam, Frontier, greedy, spread
 from agents.mcts import MCTS, _Tree
 from agents.proposers import CostModel, Heuristic, Uniform
 from agents.traces import Annealing, Genetic
@@ -298,6 +301,60 @@ def test_a_virtual_loss_sends_the_next_simulation_elsewhere():
     assert max(edges, key=tree._promise(edges)) is not first
 
 
+PIPELINED = ("random", "greedy", "beam", "mcts", "genetic", "ppo")
+
+
+class Slow(ToyProblem):
+    """Measures for as long as it is told to; results and the order of calls stay the same."""
+
+    pause = 0.0
+
+    def evaluate(self, states):
+        time.sleep(self.pause)
+        return super().evaluate(states)
+
+
+@pytest.mark.parametrize("agent", PIPELINED)
+@pytest.mark.parametrize("spare", [True, False])
+def test_what_a_search_decides_does_not_depend_on_how_long_anything_takes(agent, spare, monkeypatch):
+    expected = solve(make_agent(agent), Slow(), Budget(24), seed=5)[1]
+    problem = Slow()
+    problem.pause = 0.004
+    monkeypatch.setattr(base, "spare_core", lambda threads: spare)
+    assert list(map(str, _timeless(solve(make_agent(agent), problem, Budget(24), seed=5)[1]))) == list(
+        map(str, _timeless(expected))
+    )
+
+
+@pytest.mark.parametrize("agent", PIPELINED)
+def test_an_interrupted_evaluation_stops_the_search_beside_it(agent, monkeypatch):
+    monkeypatch.setattr(base, "spare_core", lambda threads: True)
+
+    class Interrupted(ToyProblem):
+        def evaluate(self, states):
+            if self.evaluations > 4:
+                time.sleep(0.01)
+                raise KeyboardInterrupt
+            return super().evaluate(states)
+
+    result, events = solve(make_agent(agent), Interrupted(), Budget(1000))
+    assert result.ended is Ended.INTERRUPTED and result.evaluation is not None
+    assert events[-1] == Done(result)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_what_goes_wrong_beside_an_evaluation_is_raised(spare, monkeypatch):
+    monkeypatch.setattr(base, "spare_core", lambda threads: spare)
+
+    class Lost(ToyProblem):
+        def legal(self, state):
+            raise LookupError("no menu")
+
+    with pytest.raises(LookupError, match="no menu"):
+        solve(make_agent("beam"), Lost())
+
+
 def test_greedy_is_a_beam_of_one():
     assert greedy() == Beam(width=1)
     assert make_agent("greedy") == make_agent("beam", width=1)
@@ -314,6 +371,13 @@ def test_lookahead_crosses_a_valley_in_the_first_round(agent):
     result, _ = solve(make_agent(agent, batch=1), ToyProblem(landscape=valley), Budget(2))
     assert result.evaluation is not None and result.evaluation.speedup == pytest.approx(4.0)
     assert len(result.actions) == 9
+
+
+def test_a_lookahead_under_noise_comes_to_an_end():
+    endless = ToyProblem(top=1000)
+    search = Search(endless, Budget(9), np.random.default_rng(0), ignore, lambda: 0.0)
+    Frontier(search, Uniform(), 6).look_ahead([search.root], 2, 1000, 3)
+    assert max(len(node.trace) for node in search._nodes.values()) <= REACH
 
 
 class Optimist(ToyProblem):
@@ -392,6 +456,13 @@ def test_impossible_parameters_are_refused_by_name(build, message):
         build()
 
 
+def measure_best(frontier: Frontier[Dials]) -> None:
+    chosen = frontier.choose(1)
+    assert len(chosen) == 1
+    frontier.search.measure(chosen)
+    frontier.learn(chosen)
+
+
 def test_a_failure_warns_of_its_relatives():
     up = {name: parse_action(f"turn({name}; up)") for name in "abc"}
     problem = ToyProblem(failures={(0, 2, 2): Status.CRASHED})
@@ -403,12 +474,12 @@ def test_a_failure_warns_of_its_relatives():
     stranger = frontier.follow(search.root, (up["a"], up["a"], up["a"]))
     before = {node.key: frontier.predict(node) for node in (bad, sibling, stranger)}
     frontier._enter(bad)
-    assert frontier.measure_best(1)
+    measure_best(frontier)
     root = search.value(search.root)
     for node, odds in ((sibling, 1 / 2), (stranger, 1 / 2)):
         assert frontier.predict(node) == pytest.approx(root + odds * (before[node.key] - root))
     frontier._enter(stranger)
-    assert frontier.measure_best(1)
+    measure_best(frontier)
     assert frontier._odds(sibling) == 1 / 2 < frontier._odds(frontier.follow(search.root, (up["a"],) * 2)) == 2 / 3
 
 
@@ -417,6 +488,6 @@ def test_the_way_to_the_best_is_measured_at_its_middle():
     traces = [event.trace for event in evaluated(events)]
     assert len(traces[1]) == 9
     assert len(traces[2]) >= 1
-    _, events = solve(make_agent("beam", batch=2), ToyProblem(), Budget(5))
+    _, events = solve(make_agent("beam", batch=2), ToyProblem(), Budget(7))
     lengths = [len(event.trace) for event in evaluated(events)]
     assert 4 in lengths or 5 in lengths

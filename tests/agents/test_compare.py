@@ -1,5 +1,6 @@
 """Comparisons: what is counted is what happened, and the report stands alone."""
 
+import json
 import math
 import re
 
@@ -87,6 +88,29 @@ def test_the_page_is_whole_and_escapes_what_it_shows(found):
     assert "&lt;title&gt;" in text and "dials&lt;2&gt;" in text and "dials<2>" not in text
     assert not re.search(r"""(src|href)=["']http""", text)
     assert all(action in text for action in found.runs[2].actions)
+
+
+def test_a_comparison_is_read_back_from_its_json(found):
+    text = json.dumps(found.to_json())
+    assert tuple(Run.from_json(run) for run in json.loads(text)["runs"]) == found.runs
+
+
+def test_a_proposer_is_counted_up_to_where_uniform_ends():
+    def with_curve(agent, *curve):
+        return Run("w", agent, 0, len(curve), len(curve), curve, (), "", "", 1.0, 0.5)
+
+    runs = (
+        with_curve("beam/uniform", 1.0, 1.5, 2.0, 2.0),
+        with_curve("beam/cost", 1.0, 3.0),
+        with_curve("beam/heuristic", 1.0, 1.5),
+        with_curve("mcts/cost", 1.0, 3.0),
+        with_curve("random", 1.0, 3.0),
+    )
+    found = Comparison(runs)
+    assert found.proposers() == {"beam": {"uniform": 3, "cost": 2, "heuristic": None}}
+    assert found.to_json()["evaluations to the geomean of uniform"] == found.proposers()
+    assert "evaluations to the geomean of uniform" in tables(found)
+    assert "evaluations to the geomean of uniform" not in tables(Comparison(runs[-1:]))
 
 
 def test_json_holds_everything(found):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import itertools
 import json
@@ -18,10 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from agents import cli_compare
-from agents.cli_compare import Bench, compare
-from agents.compare import Run, Task, run
-from agents.executors import ExecutorError, Local, Ray, open_executor
-from envs.common.locks import Turns
+from agents.arena import Bench
+from agents.cli_compare import compare
+from agents.compare import Comparison, Run, Task, run
+from agents.executors import ExecutorError, Local, Processes, Ray, open_executor
+from envs.common.locks import Turns, cores
 from envs.common.settings import settings
 from envs.common.store import Key, Store
 from envs.leir_env.workloads import load
@@ -112,8 +112,8 @@ def test_local_calls_run_when_they_are_asked_for_and_in_turn():
 
 def test_executors_go_by_name():
     assert isinstance(open_executor("local"), Local)
-    for name in ("slurm", "local:8", "ray:"):
-        with pytest.raises(ValueError, match=f"no executor is called {name}; there are local, ray"):
+    for name in ("slurm", "local:0", "local:", "local:two", "ray:"):
+        with pytest.raises(ValueError, match=f"no executor is called {name}; there are local, local:N, ray"):
             open_executor(name)
 
 
@@ -205,18 +205,68 @@ def test_an_executor_that_is_not_there_is_an_error_that_says_so(monkeypatch):
     assert result.exit_code == 3 and "pip install 'leirgym[ray]'" in result.stderr
 
 
-def test_races_with_torch_hold_the_machine_too(monkeypatch, tmp_path):
-    held = []
+needs_two_cores = pytest.mark.skipif(len(cores()) < 2, reason="processes are pinned to different cores")
 
-    def race(*given):
-        with settings().lock.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                held.append(False)
-            except BlockingIOError:
-                held.append(True)
-        return "not compared"
 
-    monkeypatch.setattr(cli_compare, "against_reference", race)
-    compared(tmp_path, "local")
-    assert held and all(held)
+@needs_two_cores
+def test_processes_share_out_the_cores_and_run_as_here():
+    executor = Processes(2)
+    try:
+        half = len(cores()) // 2
+        shares = {promise.result() for promise in [executor.submit(where) for _ in range(8)]}
+        assert shares == {cores()[:half], cores()[half:]}
+        here = [promise.result() for promise in [Local().submit(play, task) for task in TASKS]]
+        there = [promise.result() for promise in [executor.submit(play, task) for task in TASKS]]
+        assert list(map(timeless, there)) == list(map(timeless, here))
+        with pytest.raises(KeyError, match="the call's own"):
+            executor.submit(fail).result()
+    finally:
+        executor.close()
+
+
+def where() -> tuple[int, ...]:
+    time.sleep(0.2)  # so that both take part
+    return cores()
+
+
+def test_more_processes_than_cores_are_refused():
+    with pytest.raises(ExecutorError, match="want a core each"):
+        Processes(len(cores()) + 1)
+
+
+def test_a_bench_stays_open_until_another_workload_arrives():
+    first = Bench(load(SUM), ":memory:", 1, 0, functools.partial(dict))
+    other = Bench(load("sum"), ":memory:", 1, 0, functools.partial(dict))
+    one, two, three = (pickle.loads(pickle.dumps(bench)) for bench in (first, first, other))
+    assert one is two and one is not three
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--agents", "all", "--proposers", "oracle"], "no proposer is called oracle"),
+        (["--proposers", "cost", "--proposer", "cost"], "exclude each other"),
+        (["--agents", "random", "--proposers", "cost"], "none of these takes a --proposer"),
+        (["--agents", "all", "--model", "chance", "--executor", "local:999"], "want a core each"),
+        (["--agents", "beam,oracle"], "or all"),
+    ],
+)
+def test_compare_names_what_is_wrong_with_its_agents(options, message):
+    result = CliRunner().invoke(compare, ["sum", *options])
+    assert result.exit_code in (2, 3) and message in result.stderr, result.stderr
+
+
+def test_results_of_earlier_comparisons_are_taken_over(tmp_path):
+    files = []
+    for agent in ("random", "beam"):
+        runs = [play(Task("dials", agent, seed, 8)) for seed in (0, 1)]
+        files.append(tmp_path / f"{agent}.json")
+        files[-1].write_text(json.dumps(Comparison(tuple(runs)).to_json()))
+    result = CliRunner().invoke(compare, [*map(str, files), "--json"])
+    assert result.exit_code == 0, result.output
+    merged = json.loads(result.stdout.splitlines()[-1])
+    assert set(merged["summary"]) == {"random", "beam"} and len(merged["runs"]) == 4
+    assert merged["runs"][:2] == json.loads(files[0].read_text())["runs"]
+    files[0].write_text("{}")
+    result = CliRunner().invoke(compare, [str(files[0])])
+    assert result.exit_code == 2 and "holds no comparison" in result.stderr

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import leirgym
 from agents.base import Budget, Ended, Evaluated, make_agent
+from agents.cli import optimize
 from agents.cli_compare import compare
 from agents.rl.faces import face_for, vector
 from agents.rl.network import Network, Policy, PolicyError, load, squash
@@ -198,6 +199,19 @@ def test_impossible_parameters_are_refused():
     for wrong in ({"depth": 0}, {"batch": 0}):
         with pytest.raises(ValueError, match="at least 1"):
             make_agent("ppo", **wrong)
+
+
+def test_optimize_follows_the_policy_of_a_file(tmp_path):
+    path = tmp_path / "policy.npz"
+    preferring("loop_parallelization").save(path)
+    options = ["--agent", "ppo", "--budget", "2", "--store", str(tmp_path / "store.sqlite"), "--json"]
+    result = CliRunner().invoke(optimize, [MATMUL, *options, "--policy", str(path)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["evaluations"] == 2 and len(found["curve"]) == 2
+    for wrong in (options, ["--policy", str(path)]):
+        result = CliRunner().invoke(optimize, [MATMUL, *wrong])
+        assert result.exit_code == 2 and "the agent ppo and --policy FILE go together" in result.stderr
 
 
 def test_compare_refuses_a_policy_that_does_not_fit(tmp_path):

@@ -4,7 +4,10 @@ import subprocess
 import sys
 import threading
 
-from envs.common.locks import Turns
+import pytest
+
+from envs.common import locks
+from envs.common.locks import Turns, cores
 
 
 def entered(hold, release):
@@ -39,6 +42,20 @@ def test_a_measurement_is_alone(tmp_path):
     assert not any(other.wait(0.1) for other in others)
     release.set()
     assert all(other.wait(5) for other in others)
+
+
+@pytest.mark.skipif(len(cores()) < 2, reason="needs two cores")
+def test_processes_on_different_cores_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    turns = Turns(tmp_path / "lock")
+    release = threading.Event()
+    mine = cores()
+    monkeypatch.setattr(locks, "cores", lambda: mine[:1])
+    assert entered(turns.alone, release).wait(5)
+    monkeypatch.setattr(locks, "cores", lambda: mine[1:])
+    assert entered(turns.alone, release).wait(5)
+    monkeypatch.setattr(locks, "cores", lambda: mine)
+    assert not entered(turns.together, release).wait(0.1)
+    release.set()
 
 
 def test_a_killed_holder_frees_the_machine(tmp_path):

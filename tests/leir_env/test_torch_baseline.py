@@ -1,11 +1,15 @@
 """A program and the module it came from are timed together, and only if they agree."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from envs.common import timing
 from envs.common.evaluation import Timing
-from envs.common.workers import Crashed, OutOfMemory, Raised, TimedOut
+from envs.common.locks import Turns
+from envs.common.settings import settings
+from envs.common.workers import Crashed, OutOfMemory, Pool, Raised, TimedOut
 from envs.leir_env import torch_baseline
 from envs.leir_env.parser import parse
 from envs.leir_env.torch_baseline import Module, TorchBaselineError, against_reference, against_torch, torch_pool
@@ -103,3 +107,23 @@ def test_infinity_is_no_licence_to_differ():
 )
 def test_each_way_to_fail_has_a_sentence(outcome, sentence):
     assert torch_baseline._failure(outcome) == sentence
+
+
+def test_a_race_has_the_machine_to_itself(monkeypatch):
+    held = []
+
+    class Asked(Pool):
+        def call(self, *given, **limits):
+            waiting = threading.Thread(target=enter, daemon=True)
+            waiting.start()
+            waiting.join(0.1)
+            held.append(waiting.is_alive())
+            return TimedOut(1.0)
+
+    def enter():
+        with Turns(settings().lock).together():
+            pass
+
+    monkeypatch.setattr(torch_baseline, "torch_pool", lambda threads: Asked())
+    assert "not measured" in str(against_reference(parse(LOG), Reference("file.py:Log", (), "f32[64]")))
+    assert held == [True]
