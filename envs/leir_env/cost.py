@@ -32,7 +32,7 @@ from envs.leir_env.ir import (
     Tensor,
     children,
 )
-from envs.leir_env.legality import read, written
+from envs.leir_env.legality import touched
 from envs.leir_env.ops import OPS
 from envs.leir_env.traffic import Placed, Reference, moved_cycles, reference
 from envs.leir_env.tree import equations
@@ -83,10 +83,15 @@ def estimate(program: Program, threads: int = 1) -> float:
     total = 0.0
     declared = {tensor.name: tensor for tensor in program.tensors}
     for statement in program.body:
-        used = read(statement) | written(statement)
-        tensors = tuple(declared[name] for name in sorted(used) if name in declared)
+        tensors = tuple([declared[name] for name in _names(statement) if name in declared])
         total += nest_cycles(statement, tensors, threads)
     return total / CORE.hertz
+
+
+@functools.lru_cache(maxsize=16384)
+def _names(statement: Statement) -> tuple[str, ...]:
+    """The tensors that a nest mentions, in alphabetical order."""
+    return tuple(sorted(touched(statement)))
 
 
 @functools.lru_cache(maxsize=32768)
@@ -102,10 +107,11 @@ def _statement(statement: Statement, loops: tuple[Loop, ...], known: dict[str, P
         executed, moved = _equation(statement, loops, known), moved_cycles(statement, loops, known)
         return max(executed, moved) + 0.25 * min(executed, moved)
     entered = (*loops, statement)
-    home = frozenset(loop.index for loop in entered)
-    inner = {**known, **{tensor.name: Placed(tensor, home) for tensor in statement.block.tensors}}
-    trips = math.prod(loop.extent for loop in entered)
-    cycles = sum(_statement(child, entered, inner, threads) for child in statement.block.body)
+    if statement.block.tensors:
+        home = frozenset(loop.index for loop in entered)
+        known = {**known, **{tensor.name: Placed(tensor, home) for tensor in statement.block.tensors}}
+    trips = math.prod([loop.extent for loop in entered])
+    cycles = sum([_statement(child, entered, known, threads) for child in statement.block.body])
     for tensor in statement.block.tensors:
         if tensor.nbytes >= CORE.stack_bytes:
             cycles += trips * CORE.allocation
@@ -129,7 +135,7 @@ def _equation(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, P
     """Cycles of the instructions of one equation, over all its iterations."""
     frame = _Frame.of(equation, loops, known)
     work = _Work()
-    seen: set[Expr] = set()
+    seen: dict[Expr, frozenset[str]] = {}
     for expr in (equation.value, *equation.guard):
         _charge(expr, frame, work, seen)
     target = reference(equation.target, known)
@@ -192,21 +198,30 @@ class _Frame:
 
     @classmethod
     def of(cls, equation: Equation, loops: tuple[Loop, ...], known: Mapping[str, Placed]) -> _Frame:
-        serial = tuple(loop for loop in loops if loop.kind in (Kind.SERIAL, Kind.PARALLEL, Kind.BOUND))
-        last = max((n for n, loop in enumerate(loops) if loop in serial), default=-1)
-        unrolled = tuple(loop for loop in loops[last + 1 :] if loop.kind is Kind.UNROLLED)
-        outer = tuple(loop for loop in loops[: last + 1] if loop.kind is Kind.UNROLLED)
-        vector = next((loop for loop in loops if loop.kind is Kind.VECTOR), None)
-        trips = float(math.prod(loop.extent for loop in (*serial, *outer)))
-        return cls(known, known[equation.target.tensor].tensor.dtype, serial, unrolled, vector, trips)
+        serial: list[Loop] = []
+        unrolled: list[Loop] = []
+        vector, trips = None, 1
+        for loop in loops:
+            if loop.kind is Kind.UNROLLED:
+                unrolled.append(loop)
+            elif loop.kind is not Kind.VECTOR:
+                # What is unrolled around a serial loop is iterations like any other.
+                trips *= math.prod([outer.extent for outer in unrolled]) * loop.extent
+                unrolled.clear()
+                serial.append(loop)
+            elif vector is None:
+                vector = loop
+        return cls(
+            known, known[equation.target.tensor].tensor.dtype, tuple(serial), tuple(unrolled), vector, float(trips)
+        )
 
     def copies(self, indices: frozenset[str] | None) -> int:
         """How many unrolled copies differ (all, for None)."""
-        return math.prod(loop.extent for loop in self.unrolled if indices is None or loop.index in indices)
+        return math.prod([loop.extent for loop in self.unrolled if indices is None or loop.index in indices])
 
     def chain(self, indices: frozenset[str]) -> int:
         """How many dependent accumulations one iteration of the serial loop makes."""
-        return math.prod(loop.extent for loop in self.unrolled if loop.index not in indices)
+        return math.prod([loop.extent for loop in self.unrolled if loop.index not in indices])
 
     def hoisted(self, indices: frozenset[str]) -> int:
         """Iterations over which a value that depends on `indices` stays the same, and in a register."""
@@ -219,9 +234,10 @@ class _Frame:
 
     def in_registers(self, access: Reference, placed: Placed) -> bool:
         """Is the tensor small and private, and are its elements told apart by unrolled and vector loops alone?"""
+        if not placed.home or placed.tensor.nbytes >= CORE.stack_bytes:
+            return False
         constant = {loop.index for loop in self.unrolled} | ({self.vector.index} if self.vector else set())
-        own = access.indices - placed.home
-        return bool(placed.home) and placed.tensor.nbytes < CORE.stack_bytes and own <= constant
+        return access.indices - placed.home <= constant
 
     def vectors(self, indices: frozenset[str], dtype: DType) -> int:
         """Vector registers (or scalars) that a value fills."""
@@ -238,33 +254,34 @@ class _Frame:
         return 2.0 * self.vector.extent
 
 
-def _charge(expr: Expr, frame: _Frame, work: _Work, seen: set[Expr]) -> frozenset[str]:
+def _charge(expr: Expr, frame: _Frame, work: _Work, seen: dict[Expr, frozenset[str]]) -> frozenset[str]:
     """Charge for a value, once however often it occurs, and return the indices it depends on."""
+    indices = seen.get(expr)
+    if indices is None:
+        indices = seen[expr] = _charged(expr, frame, work, seen)
+    return indices
+
+
+def _charged(expr: Expr, frame: _Frame, work: _Work, seen: dict[Expr, frozenset[str]]) -> frozenset[str]:
     if isinstance(expr, Index):
         return frozenset((expr.name,))
     if isinstance(expr, Const):
-        return frozenset()
+        return _NONE
     if isinstance(expr, Access):
         access = reference(expr, frame.known)
-        if expr not in seen:
-            seen.add(expr)
-            cost = frame.copies(access.indices) * frame.lane_cost(access)
-            hoisted = frame.hoisted(access.indices)
-            if not frame.in_registers(access, frame.known[access.tensor]):
-                work.loads += cost / hoisted
-            if hoisted == 1:
-                work.operands += frame.vectors(access.indices, access.dtype)
+        cost = frame.copies(access.indices) * frame.lane_cost(access)
+        hoisted = frame.hoisted(access.indices)
+        if not frame.in_registers(access, frame.known[access.tensor]):
+            work.loads += cost / hoisted
+        if hoisted == 1:
+            work.operands += frame.vectors(access.indices, access.dtype)
         return access.indices
-    indices = frozenset[str]().union(*(_charge(child, frame, work, seen) for child in children(expr)))
-    if expr in seen:
-        return indices
-    seen.add(expr)
+    indices = _NONE.union(*[_charge(child, frame, work, seen) for child in children(expr)])
     times = frame.copies(indices) / frame.hoisted(indices)
     vectors = frame.vectors(indices, frame.dtype)
     if isinstance(expr, Cast):
         work.arithmetic += times * vectors
         return indices
-    assert isinstance(expr, Call)
     if expr.op in _FUNCTIONS:
         work.serial += times * vectors * _FUNCTIONS[expr.op]
     elif expr.op in _CALLS:
@@ -275,3 +292,6 @@ def _charge(expr: Expr, frame: _Frame, work: _Work, seen: set[Expr]) -> frozense
     elif OPS[expr.op].typing != "integer":
         work.arithmetic += times * vectors
     return indices
+
+
+_NONE: frozenset[str] = frozenset()

@@ -8,9 +8,10 @@ A program is a header of tensors and a tree of loops and equations. The text for
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, cast
 
 from envs.leir_env.ops import OPS
@@ -89,6 +90,9 @@ class Role(StrEnum):
     TEMPORARY = "temporary"
 
 
+_ORDER = {role: position for position, role in enumerate(Role)}
+
+
 class Assign(StrEnum):
     """The assignment of an equation; all but SET accumulate."""
 
@@ -155,9 +159,9 @@ class Const:
 
     def __eq__(self, other: object) -> bool:
         # 1, 1.0 and True are different constants, and so are 0.0 and -0.0.
-        return (
-            isinstance(other, Const) and type(self.value) is type(other.value) and repr(self.value) == repr(other.value)
-        )
+        if not isinstance(other, Const) or type(self.value) is not type(other.value):
+            return False
+        return bool(self.value and self.value == other.value) or repr(self.value) == repr(other.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,7 @@ Expr = Const | Index | Access | Call | Cast
 
 
 def _seal(node: Access | Call | Cast, children: tuple[Expr, ...], digest: int) -> None:
-    depth = 1 + max((child.depth for child in children), default=0)
+    depth = 1 + max([child.depth for child in children], default=0)
     if depth > MAX_EXPRESSION_DEPTH:
         raise ExpressionTooDeep(f"an expression is nested more than {MAX_EXPRESSION_DEPTH} deep")
     object.__setattr__(node, "depth", depth)
@@ -318,8 +322,11 @@ class Program:
 
     block: Block
 
+    def __hash__(self) -> int:
+        return self.block._hash
+
     def __post_init__(self) -> None:
-        order = [list(Role).index(tensor.role) for tensor in self.block.tensors]
+        order = [_ORDER[tensor.role] for tensor in self.block.tensors]
         if order != sorted(order):
             raise ValueError("the header declares inputs, parameters, outputs, temporaries, in this order")
 
@@ -353,20 +360,21 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     Const: lambda expr: (),
     Index: lambda expr: (),
-    Access: lambda expr: expr.subscripts,
-    Call: lambda expr: expr.args,
+    Access: attrgetter("subscripts"),
+    Call: attrgetter("args"),
     Cast: lambda expr: (expr.value,),
 }
 
 
-def subexpressions(expr: Expr) -> Iterator[Expr]:
-    """Yield `expr` and everything below it, parents first, left to right."""
-    stack = [expr]
+def subexpressions(expr: Expr) -> list[Expr]:
+    """Return `expr` and everything below it, parents first, left to right."""
+    found, stack = [], [expr]
     while stack:
         node = stack.pop()
-        yield node
-        if below := children(node):
-            stack.extend(below[::-1])
+        found.append(node)
+        if type(node) is not Index and type(node) is not Const:
+            stack += children(node)[::-1]
+    return found
 
 
 def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
@@ -381,3 +389,18 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
         case Cast():
             return Cast(expr.dtype, new[0])
     return expr
+
+
+def with_block(loop: Loop, block: Block) -> Loop:
+    """Return `loop` with another block."""
+    return Loop(loop.kind, loop.index, loop.extent, block, loop.axis)
+
+
+def with_body(loop: Loop, body: tuple[Statement, ...]) -> Loop:
+    """Return `loop` with other statements in its block."""
+    return with_block(loop, Block(body, loop.block.tensors))
+
+
+def with_kind(loop: Loop, kind: Kind) -> Loop:
+    """Return `loop` as one of another kind that is bound to no axis."""
+    return Loop(kind, loop.index, loop.extent, loop.block)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from envs.leir_env.affine import evaluate
-from envs.leir_env.ir import Access, Call, Const, Equation, Expr, Program, Statement
-from envs.leir_env.legality import read, written
+from envs.leir_env.ir import Access, Block, Call, Const, Equation, Expr, Program, Statement
+from envs.leir_env.legality import touched
 from envs.leir_env.simplify import simplify
 from envs.leir_env.tree import Node, loops_below, map_accesses, map_expressions, walk
 
@@ -73,14 +73,14 @@ def touching(program: Program, name: str) -> tuple[tuple[Node, Equation], ...]:
     return tuple(
         (node, node.statement)
         for node in walk(program)
-        if isinstance(node.statement, Equation) and name in read(node.statement) | written(node.statement)
+        if isinstance(node.statement, Equation) and name in touched(node.statement)
     )
 
 
 @functools.lru_cache(maxsize=16384)
 def _relaid(nest: Statement, name: str, stored: str, layout: Layout) -> Statement:
     """A top-level nest with every access of tensor `name` turned to `stored`, the same in another layout."""
-    if name not in read(nest) | written(nest):
+    if name not in touched(nest):
         return nest
     extents = {loop.index: loop.extent for loop in loops_below(nest)}
 
@@ -94,5 +94,5 @@ def _relaid(nest: Statement, name: str, stored: str, layout: Layout) -> Statemen
 
 def relaid(program: Program, name: str, stored: str, layout: Layout) -> Program:
     """The program with every access of a tensor turned to another layout; declarations stay as they are."""
-    body = tuple(_relaid(statement, name, stored, layout) for statement in program.body)
-    return Program(replace(program.block, body=body))
+    body = tuple([_relaid(statement, name, stored, layout) for statement in program.body])
+    return Program(Block(body, program.tensors))

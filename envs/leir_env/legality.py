@@ -25,6 +25,7 @@ from envs.leir_env.tree import (
     loops_below,
     reads,
     splice,
+    walk,
 )
 from envs.leir_env.tree import nest as stack
 
@@ -57,12 +58,17 @@ def read(statement: Statement) -> frozenset[str]:
     return frozenset().union(*map(read, statement.block.body))
 
 
+@functools.lru_cache(maxsize=16384)
+def touched(statement: Statement) -> frozenset[str]:
+    """Return the names of the tensors that equations at or below `statement` assign or read."""
+    return read(statement) | written(statement)
+
+
 def carried(program: Program, path: Path) -> tuple[Dependence, ...]:
     """Return the dependences between iterations of the loop at `path`, within one of the loops around it."""
     return dependence.carried(program.body[path[0]]).get(path[1:], ())
 
 
-@functools.lru_cache(maxsize=16384)
 def parallel_refusal(program: Program, path: Path) -> str | None:
     """Say why the iterations of the loop at `path` must run in order; None if they may run at once."""
     found = carried(program, path)
@@ -71,6 +77,22 @@ def parallel_refusal(program: Program, path: Path) -> str | None:
     loop = at(program, path)
     assert isinstance(loop, Loop)
     return _sentence(loop.index, found[0])
+
+
+@functools.lru_cache(maxsize=16384)
+def broken_promise(nest: Statement) -> str | None:
+    """Say which parallel, vector or bound loop of a nest carries a dependence."""
+    if all(loop.kind in _UNPROMISED for loop in loops_below(nest)):
+        return None
+    found = dependence.carried(nest)
+    for node in walk(Program(Block((nest,)))):
+        loop = node.statement
+        if isinstance(loop, Loop) and loop.kind not in _UNPROMISED and node.path[1:] in found:
+            return _sentence(loop.index, found[node.path[1:]][0])
+    return None
+
+
+_UNPROMISED = (Kind.SERIAL, Kind.UNROLLED)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -248,7 +270,7 @@ def _correspondence(
 @functools.lru_cache(maxsize=4096)
 def _crossing(nest: Loop) -> tuple[tuple[tuple[Meeting, Schedule, list[str]], ...], bool]:
     """The meetings of a nest that may differ in two loops or more, and whether any differs in a promised loop."""
-    promised = {loop.index for loop in loops_below(nest) if loop.kind not in (Kind.SERIAL, Kind.UNROLLED)}
+    promised = {loop.index for loop in loops_below(nest) if loop.kind not in _UNPROMISED}
     found = []
     touched = False
     for meeting in dependence.loop_meetings(nest):
@@ -306,6 +328,6 @@ def _promise_broken(nest: Loop, path: Path, depth: int) -> str | None:
             assert isinstance(loop, Loop)
             loop = loop.block.body[position]
         assert isinstance(loop, Loop)
-        if loop.kind not in (Kind.SERIAL, Kind.UNROLLED):
+        if loop.kind not in _UNPROMISED:
             return _sentence(loop.index, found[0])
     return None

@@ -15,7 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.leir_env.affine import Interval
-from envs.leir_env.ir import Call, Const, Equation, Expr, Index, Loop, Statement, children, with_children
+from envs.leir_env.ir import (
+    Access,
+    Block,
+    Call,
+    Const,
+    Equation,
+    Expr,
+    Index,
+    Loop,
+    Statement,
+    children,
+    with_children,
+)
 from envs.leir_env.tree import indices, substitute
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "floordiv", "mod"})
@@ -88,6 +100,7 @@ class Linear:
         return value
 
 
+@functools.lru_cache(maxsize=65536)
 def is_index_expression(expr: Expr) -> bool:
     """Is it integer arithmetic over loop indices and integer constants alone?"""
     match expr:
@@ -218,27 +231,46 @@ def _atom_interval(atom: Expr, extents: Extents) -> Interval | None:
 
 def simplify(expr: Expr, extents: Extents) -> Expr:
     """Normalise every integer index expression in `expr`; decide comparisons that bounds settle."""
-    if isinstance(expr, Index | Const):
-        return expr
-    if is_index_expression(expr):
-        return linear(expr, extents).expression()
-    below = children(expr)
-    new = tuple(simplify(child, extents) for child in below)
-    if isinstance(expr, Call) and expr.op in _COMPARE and all(is_index_expression(arg) for arg in new):
-        decided = _decide(expr.op, new, extents)
-        if decided is not None:
-            return Const(decided)
-    if isinstance(expr, Call) and expr.op == "select" and isinstance(new[0], Const):
-        return new[1] if new[0].value else new[2]
-    if isinstance(expr, Call) and expr.op in ("and", "or"):
-        absorbing = expr.op == "or"
-        if any(isinstance(arg, Const) for arg in new):
-            constants = [arg.value for arg in new if isinstance(arg, Const)]
-            others = [arg for arg in new if not isinstance(arg, Const)]
-            if absorbing in constants:
-                return Const(absorbing)
-            return others[0] if others else Const(not absorbing)
-    return expr if new == below else with_children(expr, new)
+    return _Rewriting({}, extents).of(expr)
+
+
+class _Rewriting:
+    """Replaces indices by expressions and simplifies, below loops of the given extents; each expression once."""
+
+    __slots__ = ("extents", "known", "values")
+
+    def __init__(self, values: Mapping[str, Expr], extents: Extents) -> None:
+        self.values, self.extents = values, extents
+        self.known: dict[Expr, Expr] = {}
+
+    def of(self, expr: Expr) -> Expr:
+        found = self.known.get(expr)
+        if found is None:
+            found = self.known[expr] = self._rewritten(expr)
+        return found
+
+    def _rewritten(self, expr: Expr) -> Expr:
+        if is_index_expression(expr):
+            moved = substitute(expr, self.values)
+            if is_index_expression(moved):
+                return moved if isinstance(moved, Index | Const) else linear(moved, self.extents).expression()
+            return simplify(moved, self.extents)
+        below = children(expr)
+        new = tuple([self.of(child) for child in below])
+        if isinstance(expr, Call):
+            if expr.op in _COMPARE and all(map(is_index_expression, new)):
+                decided = _decide(expr.op, new, self.extents)
+                if decided is not None:
+                    return Const(decided)
+            if expr.op == "select" and isinstance(new[0], Const):
+                return new[1] if new[0].value else new[2]
+            if expr.op in ("and", "or") and any(isinstance(arg, Const) for arg in new):
+                absorbing = expr.op == "or"
+                if any(isinstance(arg, Const) and arg.value == absorbing for arg in new):
+                    return Const(absorbing)
+                others = [arg for arg in new if not isinstance(arg, Const)]
+                return others[0] if others else Const(not absorbing)
+        return expr if new == below else with_children(expr, new)
 
 
 def _decide(op: str, sides: tuple[Expr, ...], extents: Extents) -> bool | None:
@@ -261,17 +293,22 @@ def rewrite(statement: Statement, values: Mapping[str, Expr], extents: Extents) 
     `extents` are those of the loops around `statement`; the loops within add their own. Without `values`,
     everything is simplified.
     """
+    return _rewrite(statement, _Rewriting(values, extents))
+
+
+def _rewrite(statement: Statement, rewriting: _Rewriting) -> Statement:
+    values = rewriting.values
     if isinstance(statement, Loop):
-        inner = {**extents, statement.index: statement.extent}
-        body = tuple(rewrite(child, values, inner) for child in statement.block.body)
-        block = type(statement.block)(body, statement.block.tensors)
+        inner = _Rewriting(values, {**rewriting.extents, statement.index: statement.extent})
+        block = Block(tuple([_rewrite(child, inner) for child in statement.block.body]), statement.block.tensors)
         return Loop(statement.kind, statement.index, statement.extent, block, statement.axis)
 
     def change(expr: Expr) -> Expr:
-        if values and indices(expr).isdisjoint(values):
-            return expr
-        return simplify(substitute(expr, values), extents)
+        return expr if values and indices(expr).isdisjoint(values) else rewriting.of(expr)
 
-    target = with_children(statement.target, tuple(change(subscript) for subscript in statement.target.subscripts))
-    guard = tuple(g for g in map(change, statement.guard) if g != Const(True))
-    return Equation(target, statement.assign, change(statement.value), guard)  # type: ignore[arg-type]
+    target = Access(statement.target.tensor, tuple([change(subscript) for subscript in statement.target.subscripts]))
+    guard = tuple([g for g in map(change, statement.guard) if g != _TRUE])
+    return Equation(target, statement.assign, change(statement.value), guard)
+
+
+_TRUE = Const(True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from envs.leir_env.ir import Access, DType, Equation, Index, Loop, Tensor, subexpressions
+from envs.leir_env.ir import Access, DType, Equation, Index, Loop, Tensor
 from envs.leir_env.simplify import linear
+from envs.leir_env.tree import indices as indices_of
 from envs.leir_env.tree import reads
 
 LINE = 64
@@ -53,18 +54,18 @@ class Reference:
             size *= extent
         return abs(total)
 
-    def box(self, extents: Mapping[str, int]) -> tuple[int, ...]:
+    def box(self, extents: Mapping[str, int]) -> list[int]:
         """Elements touched along each dimension while the loops in `extents` run and the others stand still."""
         found = []
         for steps, size in zip(self.steps, self.shape, strict=True):
             reach = points = 1
             for index, step in steps:
-                extent = extents.get(index)
-                if extent is not None:
+                if index in extents:
+                    extent = extents[index]
                     reach += abs(step) * (extent - 1)
                     points *= extent
             found.append(min(reach, points, size))
-        return tuple(found)
+        return found
 
     def window(self, extents: Mapping[str, int]) -> Window:
         """What is touched while the loops in `extents` run."""
@@ -74,7 +75,7 @@ class Reference:
         rows = math.prod(outer)
         whole = last == self.shape[-1]
         size = self.dtype.itemsize
-        nearest = min((abs(step) for index, step in self.steps[-1] if index in extents), default=1)
+        nearest = min([abs(step) for index, step in self.steps[-1] if index in extents], default=1)
         width = last if nearest * size >= LINE else last * nearest * size / LINE
         lines = max(1.0, rows * width) if whole else rows * max(1.0, width)
         return Window(lines, 1 if whole else rows, last * size, self.shape[-1] * size)
@@ -119,7 +120,7 @@ def _reference(access: Access, placed: Placed) -> Reference:
     for subscript in access.subscripts:
         terms: dict[str, int] = {}
         for atom, coefficient in linear(subscript, {}).terms:
-            below = {node.name for node in subexpressions(atom) if isinstance(node, Index)}
+            below = indices_of(atom)
             indices |= below
             for name in below:
                 terms[name] = terms.get(name, 0) + (coefficient if isinstance(atom, Index) else 1)
@@ -137,25 +138,34 @@ def moved_cycles(equation: Equation, loops: tuple[Loop, ...], known: Mapping[str
 
     By reuse distance: what one iteration of a loop touches is found again in the next if it all fits.
     """
-    found = [reference(access, known) for access in dict.fromkeys((equation.target, *reads(equation)))]
-    windows: list[list[Window]] = []
-    inner: dict[str, int] = {}
-    for depth in range(len(loops), -1, -1):
-        if depth < len(loops):
-            inner[loops[depth].index] = loops[depth].extent
-        windows.append([each.window(inner) for each in found])
-    windows.reverse()
-    return sum(_level(cache, windows, loops) for cache in LEVELS)
+    sweep = _Sweep([reference(access, known) for access in dict.fromkeys((equation.target, *reads(equation)))], loops)
+    return sum([sweep.cycles(cache) for cache in LEVELS])
 
 
-def _level(cache: Cache, windows: list[list[Window]], loops: tuple[Loop, ...]) -> float:
-    """Cycles for one level; `windows[d]` is what the loops from depth d inwards touch."""
-    depth = 0
-    while depth < len(loops) and sum(window.footprint(cache) for window in windows[depth]) > cache.size:
-        depth += 1
-    # One sweep of the outermost loop whose iterations fit finds again what its last iteration left.
-    sweep = max(depth - 1, 0)
-    times = math.prod(loop.extent for loop in loops[:sweep])
-    return times * sum(
-        window.lines * (cache.streamed if window.streams else cache.scattered) for window in windows[sweep]
-    )
+class _Sweep:
+    """What some references touch while the loops from a depth inwards run."""
+
+    def __init__(self, found: Sequence[Reference], loops: tuple[Loop, ...]) -> None:
+        self.found, self.loops = found, loops
+        self.inner = {loop.index: loop.extent for loop in loops}
+        self.windows = [[each.window(self.inner) for each in found]]
+
+    def at(self, depth: int) -> list[Window]:
+        """The windows of the loops from `depth` inwards: an outer loop changes those that depend on it."""
+        while len(self.windows) <= depth:
+            outer = self.loops[len(self.windows) - 1].index
+            del self.inner[outer]
+            pairs = zip(self.found, self.windows[-1], strict=True)
+            self.windows.append([each.window(self.inner) if outer in each.indices else same for each, same in pairs])
+        return self.windows[depth]
+
+    def cycles(self, cache: Cache) -> float:
+        """Cycles for one level."""
+        depth, deepest = 0, len(self.loops)
+        while depth < deepest and sum([window.footprint(cache) for window in self.at(depth)]) > cache.size:
+            depth += 1
+        # One sweep of the outermost loop whose iterations fit finds again what its last iteration left.
+        sweep = max(depth - 1, 0)
+        return math.prod([loop.extent for loop in self.loops[:sweep]]) * sum(
+            [window.lines * (cache.streamed if window.streams else cache.scattered) for window in self.at(sweep)]
+        )

@@ -8,6 +8,7 @@ program order, `j.2` the second; equation `C` is the first that assigns C, `C.2`
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from envs.leir_env.ir import (
     Tensor,
     children,
     subexpressions,
+    with_block,
+    with_body,
     with_children,
 )
 from envs.leir_env.ops import RESERVED
@@ -49,6 +52,15 @@ class Node:
 def walk(program: Program) -> tuple[Node, ...]:
     """All statements in program order, loops before their bodies."""
     found: list[Node] = []
+    for position, statement in enumerate(program.body):
+        found += _nodes(statement, position)
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=8192)
+def _nodes(statement: Statement, position: int) -> tuple[Node, ...]:
+    """The statements of the nest at a position of a program."""
+    found: list[Node] = []
 
     def visit(statement: Statement, path: Path, loops: tuple[Loop, ...]) -> None:
         found.append(Node(path, statement, loops))
@@ -57,8 +69,7 @@ def walk(program: Program) -> tuple[Node, ...]:
             for position, child in enumerate(statement.block.body):
                 visit(child, (*path, position), inner)
 
-    for position, statement in enumerate(program.body):
-        visit(statement, (position,), ())
+    visit(statement, (position,), ())
     return tuple(found)
 
 
@@ -83,6 +94,17 @@ def sites_by_path(program: Program) -> Mapping[Path, str]:
 def site_of(program: Program, path: Path) -> str:
     """The name of the statement at `path`."""
     return sites_by_path(program)[path]
+
+
+def node_at(program: Program, path: Path) -> Node:
+    """The statement at `path`, with the loops around it."""
+    block, loops = program.block, list[Loop]()
+    for position in path[:-1]:
+        loop = block.body[position]
+        assert isinstance(loop, Loop)
+        loops.append(loop)
+        block = loop.block
+    return Node(path, block.body[path[-1]], tuple(loops))
 
 
 def at(program: Program, path: Path) -> Statement:
@@ -112,8 +134,8 @@ def update_block(program: Program, path: Path, change: Callable[[Block], Block])
             return change(block)
         loop = block.body[rest[0]]
         assert isinstance(loop, Loop)
-        new = replace(loop, block=rebuild(loop.block, rest[1:]))
-        return replace(block, body=(*block.body[: rest[0]], new, *block.body[rest[0] + 1 :]))
+        new = with_block(loop, rebuild(loop.block, rest[1:]))
+        return Block((*block.body[: rest[0]], new, *block.body[rest[0] + 1 :]), block.tensors)
 
     return Program(rebuild(program.block, path))
 
@@ -125,7 +147,7 @@ def splice(program: Program, path: Path, new: tuple[Statement, ...]) -> Program:
 
     def change(block: Block) -> Block:
         position = path[-1]
-        return replace(block, body=(*block.body[:position], *new, *block.body[position + 1 :]))
+        return Block((*block.body[:position], *new, *block.body[position + 1 :]), block.tensors)
 
     return update_block(program, path[:-1], change)
 
@@ -133,12 +155,21 @@ def splice(program: Program, path: Path, new: tuple[Statement, ...]) -> Program:
 @functools.lru_cache(maxsize=4096)
 def declarations(program: Program) -> Mapping[str, tuple[Tensor, Path]]:
     """Each tensor by name, with the path of the loop whose block declares it (the header: empty)."""
-    found = {tensor.name: (tensor, ()) for tensor in program.tensors}
-    for node in walk(program):
-        if isinstance(node.statement, Loop):
-            for tensor in node.statement.block.tensors:
-                found[tensor.name] = (tensor, node.path)  # type: ignore[assignment]
+    found: dict[str, tuple[Tensor, Path]] = {tensor.name: (tensor, ()) for tensor in program.tensors}
+    for position, statement in enumerate(program.body):
+        found.update(_private(statement, position))
     return found
+
+
+@functools.lru_cache(maxsize=8192)
+def _private(statement: Statement, position: int) -> tuple[tuple[str, tuple[Tensor, Path]], ...]:
+    """What the blocks of the nest at a position of a program declare."""
+    return tuple(
+        (tensor.name, (tensor, node.path))
+        for node in _nodes(statement, position)
+        if isinstance(node.statement, Loop)
+        for tensor in node.statement.block.tensors
+    )
 
 
 def expressions(equation: Equation) -> tuple[Expr, ...]:
@@ -150,7 +181,7 @@ def map_expressions(statement: Statement, change: Callable[[Expr], Expr]) -> Sta
     """Apply `change` to the target, value and guards of every equation below `statement`."""
     if isinstance(statement, Loop):
         body = tuple(map_expressions(child, change) for child in statement.block.body)
-        return replace(statement, block=replace(statement.block, body=body))
+        return with_body(statement, body)
     target = change(statement.target)
     assert isinstance(target, Access)
     return Equation(target, statement.assign, change(statement.value), tuple(change(g) for g in statement.guard))
@@ -182,19 +213,17 @@ def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
     return change(expr) if isinstance(expr, Access) else expr
 
 
-def accesses(expr: Expr) -> Iterator[Access]:
+@functools.lru_cache(maxsize=32768)
+def accesses(expr: Expr) -> tuple[Access, ...]:
     """Every tensor element read in `expr`, indirect subscripts included."""
-    return (node for node in subexpressions(expr) if isinstance(node, Access))
+    return tuple([node for node in subexpressions(expr) if isinstance(node, Access)])
 
 
 @functools.lru_cache(maxsize=16384)
 def reads(equation: Equation) -> tuple[Access, ...]:
     """Every element that one execution may read, its own accumulator excepted, each once."""
-    found: dict[Access, None] = {}
-    for expr in (*equation.target.subscripts, equation.value, *equation.guard):
-        for access in accesses(expr):
-            found[access] = None
-    return tuple(found)
+    found = [accesses(expr) for expr in (*equation.target.subscripts, equation.value, *equation.guard)]
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
 def equations(statement: Statement) -> Iterator[Equation]:
@@ -217,9 +246,7 @@ def loops_below(statement: Statement) -> tuple[Loop, ...]:
 @functools.lru_cache(maxsize=1024)
 def names(program: Program) -> frozenset[str]:
     """Every index and tensor name in use."""
-    return frozenset(declarations(program)) | {
-        node.statement.index for node in walk(program) if isinstance(node.statement, Loop)
-    }
+    return frozenset(declarations(program)) | {loop.index for s in program.body for loop in loops_below(s)}
 
 
 def fresh_index(program: Program, base: str, extent: int, around: Node) -> str:
@@ -229,9 +256,7 @@ def fresh_index(program: Program, base: str, extent: int, around: Node) -> str:
     nor stand below it, so that texts stay short.
     """
     tensors = declarations(program)
-    extents = {
-        node.statement.index: node.statement.extent for node in walk(program) if isinstance(node.statement, Loop)
-    }
+    extents = {loop.index: loop.extent for statement in program.body for loop in loops_below(statement)}
     near = {loop.index for loop in (*around.loops, *loops_below(around.statement))}
     for number in range(1, 10**6):
         name = base if number == 1 else f"{base}{number}"
@@ -263,7 +288,7 @@ def band(loop: Loop) -> tuple[Loop, ...]:
 def nest(loops: Iterable[Loop], block: Block) -> Statement:
     """Stack loops, the outermost first, over `block` (their own blocks are ignored)."""
     for loop in reversed(tuple(loops)):
-        block = Block((replace(loop, block=block),))
+        block = Block((with_block(loop, block),))
     return block.body[0]
 
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from envs.common.actions import STOP, Action
 from envs.leir_env.ir import Block, Loop, Program
-from envs.leir_env.legality import read, written
-from envs.leir_env.tree import Node, Path, declarations, sites, sites_by_path, walk
+from envs.leir_env.legality import touched
+from envs.leir_env.tree import Node, Path, declarations, loops_below, sites, sites_by_path
 from envs.leir_env.verify import RULES
 
 
@@ -170,7 +170,7 @@ _KERNEL_RULES = ("scope", "kind", "axis", "storage", "promise")
 
 @functools.lru_cache(maxsize=4096)
 def _is_bound(program: Program) -> bool:
-    return any(isinstance(node.statement, Loop) and node.statement.axis is not None for node in walk(program))
+    return any(loop.axis is not None for statement in program.body for loop in loops_below(statement))
 
 
 def apply(program: Program, action: Action) -> Outcome:
@@ -213,7 +213,7 @@ def nests(program: Program) -> tuple[Program, ...]:
     """Each top-level nest as a program of its own, with the tensors it mentions."""
     found = []
     for statement in program.body:
-        used = read(statement) | written(statement)
+        used = touched(statement)
         tensors = tuple(tensor for tensor in program.tensors if tensor.name in used)
         found.append(Program(Block((statement,), tensors)))
     return tuple(found)

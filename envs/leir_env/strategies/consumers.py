@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from envs.leir_env.ir import Access, Block, Call, Const, Equation, Expr, Index, Kind, Loop, Program
-from envs.leir_env.legality import read, written
+from envs.leir_env.legality import read, touched, written
 from envs.leir_env.region import Region
 from envs.leir_env.simplify import linear, rewrite
 from envs.leir_env.strategies.base import Exactness, Level, Outcome, Refusal, Strategy, counted, register
@@ -117,7 +117,7 @@ def _parting(consumer: Path, loop: Path) -> int | None:
 def _excerpt(program: Program, first: int, end: int) -> Program:
     """Some top-level nests as a program of their own, with the tensors they mention."""
     body = program.body[first:end]
-    used = frozenset().union(*(read(statement) | written(statement) for statement in body))
+    used = frozenset().union(*map(touched, body))
     return Program(Block(body, tuple(tensor for tensor in program.tensors if tensor.name in used)))
 
 

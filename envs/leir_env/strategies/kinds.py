@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 
-from envs.leir_env.ir import Equation, Kind, Loop, Program
+from envs.leir_env.ir import Equation, Kind, Loop, Program, with_kind
 from envs.leir_env.legality import parallel_refusal
 from envs.leir_env.limits import MAX_UNROLLED, VECTOR_WIDTHS
 from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, Strategy, register
@@ -23,7 +22,7 @@ def _wrong_kind(verb: str, site: str, loop: Loop) -> Refusal | None:
 
 def _with_kind(program: Program, node: Node, kind: Kind) -> Program:
     assert isinstance(node.statement, Loop)
-    return splice(program, node.path, (replace(node.statement, kind=kind),))
+    return splice(program, node.path, (with_kind(node.statement, kind),))
 
 
 def _copies(node: Node) -> int:
@@ -204,7 +203,7 @@ class LoopVectorization(Strategy):
         outer = fresh_index(program, loop.index + "o", loop.extent // width, node)
         inner = fresh_index(program, loop.index + "i", width, node)
         outer_loop, inner_loop, block = split(loop, width, outer, inner, node.extents)
-        vector = replace(inner_loop, kind=Kind.VECTOR)
+        vector = with_kind(inner_loop, Kind.VECTOR)
         return Outcome(splice(program, node.path, (nest((outer_loop, vector), block),)))
 
     def rationale(self, program: Program, site: Site, args: Args) -> str:

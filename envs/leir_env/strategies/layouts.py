@@ -29,9 +29,9 @@ from envs.leir_env.ir import (
     Tensor,
 )
 from envs.leir_env.layout import Layout, Part, address, keeps_order, relaid, shape_of, touching
-from envs.leir_env.legality import starts, written
+from envs.leir_env.legality import starts, touched, written
 from envs.leir_env.proofs import out_of_bounds
-from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, Strategy, counted, register
+from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, Strategy, counted, nests, register
 from envs.leir_env.strategies.loops import Args, Site, broken_promise
 from envs.leir_env.tree import (
     Node,
@@ -174,20 +174,33 @@ def _copy(program: Program, tensor: Tensor, stored: str, layout: Layout, outward
     return nest(launched(program, loops), Block((Equation(target, Assign.SET, value, guard),)))
 
 
-def _tile_refusal(program: Program, tensor: Tensor, layout: Layout, where: str) -> Refusal | None:
+def _tile_refusal(program: Program, name: str, layout: Layout, where: str) -> Refusal | None:
     """Say which subscript can't be divided into tiles so that `verify` still proves it."""
-    part = next((part for part in layout if part.tile), None)
-    for node, equation in _intricate(program, tensor.name, part.axis) if part else ():
-        alone = Program(Block((nest(node.loops, Block((equation,))),)))
-        (changed,) = equations(relaid(alone, tensor.name, tensor.name, layout).body[0])
-        known = {name: known for name, (known, _) in declarations(program).items()}
-        known[tensor.name] = replace(tensor, shape=shape_of(layout, tensor.shape))
+    if not any(part.tile for part in layout):
+        return None
+    for alone, statement in zip(nests(program), program.body, strict=True):
+        sentence = _indivisible(alone, name, layout) if name in touched(statement) else None
+        if sentence is not None:
+            return Refusal("structure", f"{where}: {sentence}")
+    return None
+
+
+@functools.lru_cache(maxsize=16384)
+def _indivisible(alone: Program, name: str, layout: Layout) -> str | None:
+    """What keeps the subscripts of a tensor in a single nest from being divided into tiles."""
+    tensor, _ = declarations(alone)[name]
+    axis = next(part.axis for part in layout if part.tile)
+    for node, equation in _intricate(alone, name, axis):
+        single = Program(Block((nest(node.loops, Block((equation,))),)))
+        (changed,) = equations(relaid(single, name, name, layout).body[0])
+        known = {name: known for name, (known, _) in declarations(alone).items()}
+        known[name] = replace(tensor, shape=shape_of(layout, tensor.shape))
         used = sorted({access.tensor for expr in expressions(changed) for access in accesses(expr)})
         loops = tuple(sorted(node.extents.items()))
         problems = type_problems(changed, tuple((name, known[name].dtype) for name in used))
         leaving = out_of_bounds(changed, loops, tuple((name, known[name].shape) for name in used))
         for sentence in (*(problem.sentence for problem in problems), *(sentence for sentence, _ in leaving)):
-            return Refusal("structure", f"{where}: {sentence}")
+            return sentence
     return None
 
 
@@ -220,8 +233,8 @@ def _promise_refusal(program: Program, name: str, layout: Layout, where: str) ->
     if not any(part.tile for part in layout):
         return None
     for statement in program.body:
-        kinds = {loop.kind for loop in loops_below(statement)} if name in written(statement) else set()
-        if kinds.isdisjoint((Kind.PARALLEL, Kind.VECTOR, Kind.BOUND)):
+        kinds = _promised(statement) if name in written(statement) else frozenset()
+        if not kinds:
             continue
         used = {a for e in equations(statement) for x in expressions(e) for a in accesses(x) if a.tensor == name}
         if Kind.BOUND in kinds and len(used) > 1:
@@ -230,6 +243,12 @@ def _promise_refusal(program: Program, name: str, layout: Layout, where: str) ->
         if broken is not None:
             return Refusal(broken.code, f"{where}: {broken.sentence}")
     return None
+
+
+@functools.lru_cache(maxsize=16384)
+def _promised(statement: Statement) -> frozenset[Kind]:
+    """The kinds of the loops of a nest that promise to carry nothing."""
+    return frozenset(loop.kind for loop in loops_below(statement)) - {Kind.SERIAL, Kind.UNROLLED}
 
 
 def _size_refusal(program: Program, tensor: Tensor, nbytes: int, more: int, where: str) -> Refusal | None:
@@ -328,7 +347,7 @@ class LayoutTransformation(Strategy):
         nbytes = math.prod(shape_of(layout, tensor.shape)) * tensor.dtype.itemsize
         return (
             _size_refusal(program, tensor, nbytes, nbytes, where)
-            or _tile_refusal(program, tensor, layout, where)
+            or _tile_refusal(program, name, layout, where)
             or _promise_refusal(program, name, layout, where)
         )
 
@@ -400,7 +419,7 @@ class SetStorageLayout(Strategy):
         nbytes = replace(tensor, shape=shape_of(layout, tensor.shape)).nbytes
         return (
             _size_refusal(program, tensor, nbytes, nbytes - tensor.nbytes, where)
-            or _tile_refusal(program, tensor, layout, where)
+            or _tile_refusal(program, name, layout, where)
             or _promise_refusal(program, name, layout, where)
         )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 
 from envs.leir_env import legality
-from envs.leir_env.ir import Block, Call, Const, Expr, Index, Kind, Loop, Program, Role, Statement
-from envs.leir_env.legality import Order, order, parallel_refusal
+from envs.leir_env.ir import Block, Call, Const, Equation, Expr, Index, Kind, Loop, Program, Role, Statement, with_body
+from envs.leir_env.legality import Order, order
 from envs.leir_env.simplify import rewrite
 from envs.leir_env.strategies.base import (
     Exactness,
@@ -22,16 +21,17 @@ from envs.leir_env.strategies.base import (
 from envs.leir_env.tree import (
     Node,
     accesses,
+    at,
     band,
     declarations,
     equations,
     fresh_index,
     indices,
     nest,
+    node_at,
     site_of,
     sites,
     splice,
-    walk,
 )
 
 Site = tuple[str, ...]
@@ -82,15 +82,10 @@ def reordered(before: Program, after: Program) -> Exactness | Refusal:
 def broken_promise(before: Program, after: Program) -> Refusal | None:
     """Say which parallel, vector or bound loop of a changed nest may no longer be one."""
     unchanged = set(before.body)
-    for node in walk(after):
-        if (
-            isinstance(node.statement, Loop)
-            and node.statement.kind not in (Kind.SERIAL, Kind.UNROLLED)
-            and after.body[node.path[0]] not in unchanged
-        ):
-            reason = parallel_refusal(after, node.path)
-            if reason is not None:
-                return Refusal("dependence", reason)
+    for statement in after.body:
+        reason = None if statement in unchanged else legality.broken_promise(statement)
+        if reason is not None:
+            return Refusal("dependence", reason)
     return None
 
 
@@ -125,12 +120,22 @@ def split(loop: Loop, factor: int, outer: str, inner: str, extents: dict[str, in
     return *heads, Block(body, loop.block.tensors)
 
 
+@functools.lru_cache(maxsize=256)
+def _with_split(program: Program, node: Node, factor: int) -> Program:
+    """The program with the loop at a node split."""
+    loop = node.statement
+    assert isinstance(loop, Loop)
+    outer = fresh_index(program, loop.index + "o", -(-loop.extent // factor), node)
+    inner = fresh_index(program, loop.index + "i", factor, node)
+    outer_loop, inner_loop, block = split(loop, factor, outer, inner, node.extents)
+    return splice(program, node.path, (nest((outer_loop, inner_loop), block),))
+
+
 def guarded(statement: Statement, condition: Expr) -> Statement:
     """Add a condition to every equation below."""
     if isinstance(statement, Loop):
-        body = tuple(guarded(child, condition) for child in statement.block.body)
-        return replace(statement, block=Block(body, statement.block.tensors))
-    return replace(statement, guard=(*statement.guard, condition))
+        return with_body(statement, tuple(guarded(child, condition) for child in statement.block.body))
+    return Equation(statement.target, statement.assign, statement.value, (*statement.guard, condition))
 
 
 def stray_guard(program: Program, loop: Loop) -> str | None:
@@ -185,12 +190,7 @@ class LoopSplit(Strategy):
         return _splittable(program, loop_at(program, site[0])[1], site[0], int(args[0]))
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
-        node, loop = loop_at(program, site[0])
-        factor = int(args[0])
-        outer = fresh_index(program, loop.index + "o", -(-loop.extent // factor), node)
-        inner = fresh_index(program, loop.index + "i", factor, node)
-        outer_loop, inner_loop, block = split(loop, factor, outer, inner, node.extents)
-        return Outcome(splice(program, node.path, (nest((outer_loop, inner_loop), block),)))
+        return Outcome(_with_split(program, loop_at(program, site[0])[0], int(args[0])))
 
     def rationale(self, program: Program, site: Site, args: Args) -> str:
         loop, factor = loop_at(program, site[0])[1], int(args[0])
@@ -252,17 +252,17 @@ class LoopTiling(Strategy):
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
         exactness = exchange(program, site[0], site[1])
         assert not isinstance(exactness, Refusal)
-        first = _SPLIT.rewrite(program, site[:1], args[:1]).program
         node, _ = loop_at(program, site[0])
         below_node, _ = loop_at(program, site[1])
+        first = _with_split(program, node, int(args[0]))
         moved = (*below_node.path[: len(node.path)], 0, *below_node.path[len(node.path) :])
-        second = _SPLIT.rewrite(first, (site_of(first, moved),), args[1:]).program
-        loop = next(n.statement for n in walk(second) if n.path == node.path)
+        second = _with_split(first, node_at(first, moved), int(args[1]))
+        loop = at(second, node.path)
         assert isinstance(loop, Loop)
         loops = band(loop)
-        at = len(moved) - len(node.path)
-        io, ii, *between, jo, ji = loops[: at + 2]
-        after = splice(second, node.path, (nest((io, jo, *between, ii, ji), loops[at + 1].block),))
+        depth = len(moved) - len(node.path)
+        io, ii, *between, jo, ji = loops[: depth + 2]
+        after = splice(second, node.path, (nest((io, jo, *between, ii, ji), loops[depth + 1].block),))
         return Outcome(after, exactness)
 
     def rationale(self, program: Program, site: Site, args: Args) -> str:
@@ -391,6 +391,3 @@ def _fused_name(outer: str, inner: str) -> str:
     """`io`, `ii` give back `i`; other pairs give `f`."""
     same = outer[:-1] == inner[:-1] and outer[-1:] == "o" and inner[-1:] == "i"
     return outer[:-1] if same and len(outer) > 1 else "f"
-
-
-_SPLIT = LoopSplit()

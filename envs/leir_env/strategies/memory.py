@@ -18,7 +18,7 @@ from envs.leir_env.ir import (
     Scope,
     Tensor,
 )
-from envs.leir_env.legality import parallel_refusal, read, starts, written
+from envs.leir_env.legality import parallel_refusal, read, starts, touched, written
 from envs.leir_env.proofs import undefined
 from envs.leir_env.region import Region, Use, covers, region, visited_once
 from envs.leir_env.strategies.base import Exactness, Level, Outcome, Refusal, Strategy, counted, register
@@ -84,7 +84,7 @@ class CacheReadWrite(Strategy):
         declared = declarations(program)
         for site, node, loop in loop_sites(program):
             inner = {below.index for below in loops_below(loop)[1:]}
-            for name in sorted(read(loop) | written(loop)) if inner else ():
+            for name in sorted(touched(loop)) if inner else ():
                 # Only what some loop inside uses again and again is worth a copy.
                 moving = frozenset().union(
                     *(indices(s) for use in uses_in(loop, name, node) for s in use.access.subscripts)
@@ -328,9 +328,7 @@ class SetStorageScope(Strategy):
         if tensor.role is not Role.TEMPORARY:
             return Refusal("scope", f"store {name} elsewhere: it is an {tensor.role}, not a temporary")
         touching = [
-            node
-            for node in walk(program)
-            if isinstance(node.statement, Equation) and name in read(node.statement) | written(node.statement)
+            node for node in walk(program) if isinstance(node.statement, Equation) and name in touched(node.statement)
         ]
         if not touching:
             return Refusal("no_effect", f"store {name} elsewhere: nothing uses it")

@@ -19,7 +19,7 @@ from envs.leir_env.ir import (
     Statement,
     Tensor,
 )
-from envs.leir_env.legality import read, written
+from envs.leir_env.legality import read, touched, written
 from envs.leir_env.limits import VECTOR_WIDTHS
 from envs.leir_env.region import Region, Use
 from envs.leir_env.simplify import rewrite
@@ -113,11 +113,7 @@ class ComputeAt(Strategy):
         for inner in loops_below(loop)[1:]:
             if inner.kind is Kind.BOUND:
                 return Refusal("scope", f"{where}: {name} would stand outside B_{inner.index}, which uses it")
-        touching = [
-            n
-            for n in walk(program)
-            if isinstance(n.statement, Equation) and name in read(n.statement) | written(n.statement)
-        ]
+        touching = [n for n in walk(program) if isinstance(n.statement, Equation) and name in touched(n.statement)]
         writers = [n for n in touching if isinstance(n.statement, Equation) and n.statement.target.tensor == name]
         if len(writers) != 1:
             return Refusal("structure", f"{where}: {len(writers)} equations assign {name}, need exactly one")
