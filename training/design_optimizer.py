@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,18 @@ import click
 
 from envs.autotune_env import suite
 from envs.autotune_env.cli import folder_option, reading
-from envs.autotune_env.optimizers import Optimizer, make_optimizer
-from envs.autotune_env.score import Score
-from envs.autotune_env.simulate import assess
+from envs.autotune_env.optimizers import make_optimizer
 from envs.autotune_env.space import Space
 from envs.common.console import Answer, BadInput, Missing, columns, verb
 from envs.common.progress import progress
 from training.design.archive import Archive, ArchiveError, Record
 from training.design.briefing import INFO
+from training.design.comparison import compare, table
 from training.design.designers import Complete, Designer, Grammar, LanguageModel, verdict
 from training.design.program import load
 from training.design.race import RUNGS
-from training.design.sandbox import Sandbox
-from training.design.study import Plan, lineage, run, shipped
+from training.design.sandbox import SECONDS, Sandbox
+from training.design.study import Plan, ancestry, lineage, run
 
 BASELINES = ("genetic-tuned", "annealing-tuned", "evolution-tuned")
 """What a designed optimiser is compared with on the held-out spaces."""
@@ -43,6 +43,16 @@ MAX_TOKENS = 4_096
 @click.option(
     "--rungs", default=",".join(map(str, RUNGS)), show_default=True, help="Runs on each space, rung by rung of a race."
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=SECONDS,
+    show_default=True,
+    help="A program is given up that takes longer for a run, on average.",
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run programs."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--model", help="A language model that designs, by its address; without one, a grammar does.")
 @click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the model.")
@@ -51,7 +61,9 @@ MAX_TOKENS = 4_096
     "--info", type=click.Choice(tuple(INFO)), default="none", show_default=True, help="What the model is told."
 )
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the best program and its lineage here."
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the best program here, and its lineage beside it, as .json.",
 )
 @folder_option
 def design(
@@ -63,6 +75,8 @@ def design(
     survivors: int,
     founders: int,
     rungs: str,
+    seconds: float,
+    workers: int,
     seed: int,
     model: str | None,
     temperature: float,
@@ -97,11 +111,11 @@ def design(
         archive = Archive(path, settings)
     except ArchiveError as error:
         raise BadInput(str(error)) from error
-    with Sandbox(known) as sandbox, progress("design", programs) as report:
+    with Sandbox(known, seconds, workers=workers) as sandbox, progress("design", programs) as report:
         best = run(
             plan, designer, sandbox, archive, lambda done, record: report(done, f"{record.operator}: {verdict(record)}")
         )
-    return _answer(best, archive.records, unseen, repeats, out)
+    return _answer(best, archive.records, settings, unseen, repeats, out)
 
 
 def _rungs(text: str) -> tuple[int, ...]:
@@ -143,29 +157,13 @@ def completing(model: str, temperature: float, api_key: str) -> Complete:
     return complete
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A designed optimiser on held-out spaces, beside the baselines."""
-
-    scores: dict[str, dict[str, Score]]
-    """By optimiser, then by space; `all` is over all spaces."""
-
-    @property
-    def gain(self) -> float:
-        """By what share the designed one is above the best baseline, over all spaces."""
-        best = max(scores["all"].mean for name, scores in self.scores.items() if name != "designed")
-        return (self.scores["designed"]["all"].mean - best) / abs(best)
-
-
-def compare(designed: Optimizer, spaces: Sequence[Space], repeats: int, seed: int = 1) -> Comparison:
-    """Run both on spaces; the seed is none that a study trains with by default."""
-    rivals = {"designed": designed} | {name: make_optimizer(name) for name in BASELINES}
-    reports = {name: assess(optimizer, spaces, repeats, seed) for name, optimizer in rivals.items()}
-    return Comparison({name: {**one.spaces, "all": one.total} for name, one in reports.items()})
-
-
 def _answer(
-    best: Sequence[Record], records: Sequence[Record], unseen: Sequence[Space], repeats: int, out: Path | None
+    best: Sequence[Record],
+    records: Sequence[Record],
+    settings: Mapping[str, Any],
+    unseen: Sequence[Space],
+    repeats: int,
+    out: Path | None,
 ) -> Answer:
     failed = sum(1 for record in records if record.result.failure)
     data: dict[str, Any] = {"programs": len(records), "failed": failed, "survivors": [asdict(one) for one in best]}
@@ -175,15 +173,15 @@ def _answer(
     lines.append(columns([(str(one.number), verdict(one), one.idea) for one in best]))
     data["lineage"] = [one.number for one in lineage(records, best[0].number)]
     if unseen:
-        found = compare(load(best[0].source), unseen, repeats)
-        rows = [("held out", *found.scores)]
-        for name in found.scores["designed"]:
-            rows.append((name, *(f"{scores[name].mean:.3f}" for scores in found.scores.values())))
-        lines += ["", columns(rows), f"above the best baseline by {found.gain:.1%}"]
+        rivals = {"designed": load(best[0].source)} | {name: make_optimizer(name) for name in BASELINES}
+        found = compare(rivals, unseen, repeats)
+        lines += ["", table(found)]
         data["held_out"] = {
             who: {name: asdict(one) for name, one in all_.items()} for who, all_ in found.scores.items()
         }
     if out is not None:
-        out.write_text(shipped(records, best[0].number))
-        lines.append(f"wrote {out}")
+        story = out.with_suffix(".json")
+        out.write_text(best[0].source)
+        story.write_text(json.dumps(ancestry(records, best[0].number, settings), indent=1) + "\n")
+        lines.append(f"wrote {out} and {story}")
     return Answer("\n".join(lines), data)

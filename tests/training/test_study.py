@@ -12,20 +12,23 @@ import time
 from random import Random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from envs.autotune_env.optimizers import make_optimizer
 from envs.autotune_env.synthetic import synthetic
 from tests.training.test_program import program as written
 from training.design.archive import Archive, ArchiveError, read
 from training.design.briefing import INFO
+from training.design.comparison import compare, table
 from training.design.designers import Draft, Grammar, LanguageModel, read_answer
 from training.design.llamea import evaluator
 from training.design.program import load
 from training.design.race import Result, Rung
-from training.design.sandbox import Sandbox
+from training.design.sandbox import Failed, Measured, Sandbox
 from training.design.study import Plan, lineage, run, survivors
-from training.design_optimizer import compare, design
+from training.design_optimizer import design
 
 PLAN = Plan(programs=8, survivors=3, founders=4, rungs=(2, 4))
 SETTINGS = {"spaces": ["synthetic0/north"], "seed": 0}
@@ -53,6 +56,16 @@ def test_a_study_repeats_and_improves(box, tmp_path):
     assert [one.operator for one in archives[0].records[:4]] == ["new"] * 4
     for one in archives[0].records:
         assert all(parent < one.number for parent in one.parents)
+
+
+def test_how_many_processes_run_a_program_makes_no_difference(box):
+    with Sandbox([synthetic()], seconds=1.0, workers=2) as pair:
+        for begin, end in ((0, 1), (1, 4)):
+            alone, together = box.run(GOOD, begin, end, 3), pair.run(GOOD, begin, end, 3)
+            for name, curves in alone.curves.items():
+                np.testing.assert_array_equal(curves, together.curves[name])
+        assert isinstance(pair.run(written("while True:", "    yield -1"), 0, 4), Failed)
+        assert isinstance(pair.run(GOOD, 0, 2), Measured)
 
 
 @pytest.mark.parametrize("cut", [0, 40])
@@ -220,7 +233,9 @@ def test_the_command_designs_resumes_and_compares(tmp_path):
     data = json.loads(done.stdout)
     assert data["programs"] == 4 and len(data["survivors"]) == 2
     assert set(data["held_out"]) == {"designed", "genetic-tuned", "annealing-tuned", "evolution-tuned"}
-    assert out.read_text().startswith(data["survivors"][0]["source"]) and load(out.read_text())
+    assert out.read_text() == data["survivors"][0]["source"] and load(out.read_text())
+    story = json.loads(out.with_suffix(".json").read_text())
+    assert [one["number"] for one in story["lineage"]] == data["lineage"] and story["programs"] == 4
     assert data["lineage"][-1] == data["survivors"][0]["number"]
 
 
@@ -251,10 +266,19 @@ def test_what_is_wrong_with_a_call_is_said_in_one_line(tmp_path, arguments, code
 
 
 def test_a_comparison_states_the_gain_over_the_best_baseline():
-    from envs.autotune_env.optimizers import make_optimizer
-
-    found = compare(make_optimizer("genetic-tuned"), [synthetic()], repeats=3)
+    names = ("random", "genetic-tuned", "annealing-tuned")
+    found = compare({name: make_optimizer(name) for name in names}, [synthetic(), synthetic("east", 1)], repeats=3)
     totals = {name: scores["all"].mean for name, scores in found.scores.items()}
-    best = max(totals[name] for name in totals if name != "designed")
-    assert found.gain == pytest.approx((totals["designed"] - best) / abs(best))
-    assert totals["designed"] == totals["genetic-tuned"]
+    best = max(totals[name] for name in names[1:])
+    assert found.gain == pytest.approx((totals["random"] - best) / abs(best))
+    assert found.low <= found.gain <= found.high
+    for name, scores in found.scores.items():
+        single = [scores[space].mean for space in scores if space != "all"]
+        assert totals[name] == pytest.approx(sum(single) / 2)
+    assert "random above the best of the others by" in table(found)
+
+
+def test_an_optimizer_compared_with_itself_leads_by_nothing():
+    one = make_optimizer("annealing")
+    found = compare({"a": one, "b": one}, [synthetic()], repeats=4)
+    assert (found.gain, found.low, found.high) == (0, 0, 0)

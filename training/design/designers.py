@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from training.design import grammar
 from training.design.archive import Record
+from training.design.rendering import describe, render
 
 Message = Mapping[str, str]
 """`role` and `content`."""
@@ -57,7 +58,7 @@ class Grammar:
         designs = [dict(parent.design) for parent in parents if parent.design is not None]
         design = _OPERATIONS[operator](designs, rng) if len(designs) == OPERATORS[operator] else grammar.fresh(rng)
         design = grammar.effective(design)
-        return Draft(grammar.render(design), grammar.describe(design), design)
+        return Draft(render(design), describe(design), design)
 
 
 _OPERATIONS: Mapping[str, Callable[[list[grammar.Design], Random], grammar.Design]] = {
@@ -77,15 +78,19 @@ It yields rows (numbers of configurations) and is sent the loss of each, less is
 Evaluations are expensive and their number is small; the time of your own code is limited, too. What was tried before
 costs nothing, and brings nothing. view offers:
   view.size, view.spent (part of the budget spent, 0 to 1), view.rng (a random.Random)
-  view.losses (dict of tried rows), view.best (row or -1), view.elite(n) (best rows, best first)
+  view.losses, view.seconds (dicts of tried rows), view.best (row or -1), view.elite(n) (best rows, best first)
   view.sample(), view.samples(n), view.fresh() (an untried row)
   view.neighbours(row, kind), view.neighbour(row, kind): kind "hamming", "step" or "adjacent"
   view.indices(row) (tuple of value numbers), view.row(indices) (-1 if not allowed), view.repair(indices)
   view.cross(a, b) (each value from either)
   view.predict(rows, k) (k-NN mean loss), view.effects(rows) (additive model; less is better)
   accepts(rng, new, old, temperature) (Metropolis on the relative loss)
-It may import only math, itertools, collections, bisect, heapq, functools, dataclasses, statistics, and from
-envs.autotune_env.optimizers.search: Search, Searcher, View, accepts, FAILED. It scores by how fast the best loss falls
+and a Gaussian process: process = Process(view, reach=1.0, jump=0.25, power=1.0, noise=0.001, fitted=True, room=200,
+candidates=1500) has process.spread(n) (rows far apart) and process.choose(caution=0.0, thrift=0.0) (the untried row of
+greatest expected improvement; thrift weighs seconds).
+It may import only math, itertools, collections, bisect, heapq, functools, dataclasses, statistics, from
+envs.autotune_env.optimizers.search: Search, Searcher, View, accepts, FAILED, and from
+envs.autotune_env.optimizers.process: Process. It scores by how fast the best loss falls
 over the whole budget, compared with random search (0) and the optimum (1), on all of several kernels and devices.
 Answer with one line that begins with "Idea:", then the program in one ```python block."""
 
@@ -113,9 +118,7 @@ class LanguageModel:
 
     def conversation(self, operator: str, parents: Sequence[Record], best: Sequence[Record]) -> list[Message]:
         """What is asked."""
-        example = grammar.render(
-            grammar.SIMPLEST | {"neighbours": 8, "elite": 2, "k": 1, "hot": 0.1, "restart": "kick"}
-        )
+        example = render(grammar.SIMPLEST | {"neighbours": 8, "elite": 2, "k": 1, "hot": 0.1, "restart": "kick"})
         parts = [CONTRACT.format(example=example), self.about]
         if best:
             parts.append("Optimisers so far:\n" + "\n".join(f"- {one.idea} {verdict(one)}" for one in best))

@@ -2,7 +2,7 @@
 
     from llamea import LLaMEA
     study = LLaMEA(evaluator(sandbox), llm=..., budget=100, minimization=False, role_prompt=ROLE,
-                   task_prompt=CONTRACT.format(example=grammar.render(EXAMPLE)))
+                   task_prompt=CONTRACT.format(example=render(EXAMPLE)))
     study.run()
 
 LLaMEA is no dependency: it brings more than a gigabyte of packages, one of which overwrites a library of torch. Install

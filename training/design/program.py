@@ -16,6 +16,7 @@ from typing import Any
 from envs.autotune_env.optimizers.search import Searcher
 
 CONTRACT = "envs.autotune_env.optimizers.search"
+PROCESS = "envs.autotune_env.optimizers.process"
 
 ALLOWED: Mapping[str, frozenset[str] | None] = MappingProxyType(
     {
@@ -28,6 +29,7 @@ ALLOWED: Mapping[str, frozenset[str] | None] = MappingProxyType(
         "itertools": None,
         "math": None,
         "statistics": frozenset({"fmean", "mean", "median", "pstdev", "stdev"}),
+        PROCESS: frozenset({"Process"}),
         CONTRACT: frozenset({"FAILED", "Search", "Searcher", "View", "accepts"}),
     }
 )

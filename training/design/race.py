@@ -78,14 +78,14 @@ def estimate(curves: Mapping[str, Curves], scales: Mapping[str, Scale], seed: in
     for name, ranks in curves.items():
         count = len(ranks)
         draws = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES) / count
-        means[name] = float(_standard(scales[name], ranks.mean(axis=0)[None])[0])
-        totals += _standard(scales[name], draws @ ranks)
+        means[name] = float(standard(scales[name], ranks.mean(axis=0)[None])[0])
+        totals += standard(scales[name], draws @ ranks)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(totals / len(means), (tail, 1 - tail))
     return Rung(count, float(np.mean(list(means.values()))), float(low), float(high)), means
 
 
-def _standard(one: Scale, ranks: np.ndarray) -> np.ndarray:
+def standard(one: Scale, ranks: np.ndarray) -> np.ndarray:
     """The scores (B,) of curves of mean ranks (B, K)."""
     places = np.clip(np.round(ranks), 0, len(one.ranked) - 1).astype(np.int64)
     curves = one.offsets[::STRIDE] + one.slopes[::STRIDE] * one.ranked[places]

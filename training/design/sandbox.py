@@ -7,13 +7,14 @@ that tries fails, even if it catches the error.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import operator
 import pickle
 import resource
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +23,12 @@ import numpy.typing as npt
 
 from envs.autotune_env.domain import NOWHERE, Domain
 from envs.autotune_env.optimizers.search import Driver, Searcher
-from envs.autotune_env.oracle import Outcome
+from envs.autotune_env.oracle import Outcome as Observation
 from envs.autotune_env.score import MARGIN, Scale, scale, step_curve
 from envs.autotune_env.simulate import simulate
 from envs.autotune_env.space import Space
 from envs.common.moves import shorten
-from envs.common.workers import Crashed, OutOfMemory, Pool, Raised, Returned, TimedOut
+from envs.common.workers import Crashed, Outcome, OutOfMemory, Pool, Raised, Returned, TimedOut
 from training.design.program import check, load
 
 Curves = npt.NDArray[np.float32]
@@ -38,6 +39,9 @@ STRIDE = 10
 
 MEMORY = 512 * 2**20
 """Bytes beyond what the process has mapped."""
+
+SECONDS = 2.0
+"""Wall time of a run, on average over the runs of a call."""
 
 FREE = 200
 """Choices in a run that may come to nothing before they are counted against the evaluations."""
@@ -101,47 +105,51 @@ class Watch:
                 raise Misbehaved(f"{what}: {count:,} of {self.asked:,} choices in a run")
         return row
 
-    def tell(self, row: int, outcome: Outcome, spent: float) -> None:
+    def tell(self, row: int, outcome: Observation, spent: float) -> None:
         """Pass it on."""
         self.driver.tell(row, outcome, spent)
 
 
 class Sandbox:
-    """Runs programs on spaces, one at a time, in a process that is replaced whenever it can no longer be trusted.
+    """Runs programs on spaces, one at a time, in processes that are replaced whenever they can no longer be trusted.
 
-    `seconds` limits the wall time of one run on one space, on average over the runs of a call.
+    `seconds` limits the wall time of one run on one space, on average over the runs of a call. The runs of a program
+    are shared out among `workers` processes, which makes no difference to what comes back.
     """
 
-    def __init__(self, spaces: Sequence[Space], seconds: float = 2.0, memory: int = MEMORY) -> None:
+    def __init__(
+        self, spaces: Sequence[Space], seconds: float = SECONDS, memory: int = MEMORY, workers: int = 1
+    ) -> None:
         self.spaces = tuple(spaces)
         self.scales = {space.name: scale(space) for space in spaces}
         self._seconds, self._memory = seconds, memory
         self._content = pickle.dumps(self.spaces, protocol=5)
-        self._pool = Pool(prepare="training.design.sandbox", recycle=20)
+        self._pool = Pool(workers, "training.design.sandbox", recycle=20)
 
     def run(self, source: str, begin: int, end: int, seed: int = 0) -> Measured | Failed:
         """The runs numbered `begin` to `end` of a program on each space; equal numbers have equal seeds."""
         problem = check(source)
         if problem is not None:
             return Failed(problem)
-        timeout = 2.0 + self._seconds * (end - begin) * len(self.spaces)
-        call = ("training.design.sandbox:work", source, self._content, begin, end, seed)
-        match self._pool.call(*call, timeout=timeout, memory=self._memory):
-            case Returned(value):
-                return Measured(value[0], value[1])
-            case Raised("Misbehaved", message):
-                return Failed(shorten(message, 300))
-            case Raised(kind, message):
-                return Failed(f"raised: {kind}: {shorten(message, 300)}")
-            case TimedOut(limit):
-                return Failed(f"timeout: still running after {limit:.0f} seconds")
-            case OutOfMemory(limit):
-                return Failed(f"memory: wanted more than {limit / 2**20:.0f} MiB")
-            case Crashed() as crash:
-                return Failed(f"crashed: {crash}")
+        count = len(self._pool.workers)
+        cuts = sorted({begin + (end - begin) * part // count for part in range(count + 1)})
+        jobs = [(source, self._content, first, last, seed) for first, last in itertools.pairwise(cuts)]
+        timeout = 2.0 + self._seconds * -(-(end - begin) // count) * len(self.spaces)
+        parts: dict[int, Measured] = {}
+        with contextlib.closing(
+            self._pool.map("training.design.sandbox:work", jobs, timeout=timeout, memory=self._memory)
+        ) as outcomes:
+            for place, outcome, _ in outcomes:
+                part = _measured(outcome)
+                if isinstance(part, Failed):
+                    return part
+                parts[place] = part
+        ordered = [part for _, part in sorted(parts.items())]
+        curves = {space.name: np.concatenate([part.curves[space.name] for part in ordered]) for space in self.spaces}
+        return Measured(curves, sum(part.seconds for part in ordered))
 
     def close(self) -> None:
-        """End the process."""
+        """End the processes."""
         self._pool.close()
 
     def __enter__(self) -> Sandbox:
@@ -149,6 +157,23 @@ class Sandbox:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _measured(outcome: Outcome) -> Measured | Failed:
+    """What a call of `work` came to."""
+    match outcome:
+        case Returned(value):
+            return Measured(value[0], value[1])
+        case Raised("Misbehaved", message):
+            return Failed(shorten(message, 300))
+        case Raised(kind, message):
+            return Failed(f"raised: {kind}: {shorten(message, 300)}")
+        case TimedOut(limit):
+            return Failed(f"timeout: still running after {limit:.0f} seconds")
+        case OutOfMemory(limit):
+            return Failed(f"memory: wanted more than {limit / 2**20:.0f} MiB")
+        case Crashed() as crash:
+            return Failed(f"crashed: {crash}")
 
 
 def work(source: str, content: bytes, begin: int, end: int, seed: int) -> tuple[dict[str, Curves], float]:
@@ -208,7 +233,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         raise PermissionError(f"a program may not cause {event}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def fenced() -> Iterator[None]:
     """Let nothing out of this process while the context lasts; raise `Misbehaved` at the end if something tried."""
     if not _Fence.installed:

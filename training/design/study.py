@@ -7,9 +7,10 @@ goes on as if nothing had been.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from training.design.archive import Archive, Record
 from training.design.designers import OPERATORS, Designer, Draft
@@ -89,15 +90,24 @@ def _record(number: int, operator: str, parents: Sequence[Record], draft: Draft,
     return Record(number, operator, ancestors, draft.idea, draft.source, draft.design, result)
 
 
-def shipped(records: Sequence[Record], number: int) -> str:
-    """The text of a program with its lineage at the end, as it is kept outside an archive."""
-    lines = ["", "", "LINEAGE = ("]
+def ancestry(records: Sequence[Record], number: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a program comes from, as data: the settings of the study, the programs tried, and the lineage."""
+    line = []
     for one in lineage(records, number):
         last = one.result.rungs[-1]
-        score = f"{last.mean:.3f} [{last.low:.3f}, {last.high:.3f}] in {last.repeats} runs"
-        lines.append(f'    ({one.number}, "{one.operator}", {one.parents!r}, "{score}"),')
-    lines += [")", '"""Programs that led to it: number, operator, parents, score on the spaces of the study."""']
-    return records[number].source + "\n".join(lines) + "\n"
+        line.append(
+            {
+                "number": one.number,
+                "operator": one.operator,
+                "parents": list(one.parents),
+                "idea": one.idea,
+                "design": one.design,
+                "repeats": last.repeats,
+                "score": round(last.mean, 4),
+                "interval": [round(last.low, 4), round(last.high, 4)],
+            }
+        )
+    return {"settings": dict(settings), "programs": len(records), "lineage": line}
 
 
 def lineage(records: Sequence[Record], number: int) -> list[Record]:

@@ -24,6 +24,7 @@ OPTIMIZERS: dict[str, str] = {
     "local-search": "envs.autotune_env.optimizers.local:IteratedLocalSearch",
     "hybrid-vndx": "envs.autotune_env.optimizers.generated:HybridVNDX",
     "tabu-grey-wolf": "envs.autotune_env.optimizers.generated:AdaptiveTabuGreyWolf",
+    "evolved": "envs.autotune_env.optimizers.evolved:Evolved",
     "pyatf": "envs.autotune_env.optimizers.pyatf:PyATF",
     "kernel-tuner": "envs.autotune_env.optimizers.kernel_tuner:KernelTuner",
 }

@@ -38,7 +38,7 @@ __all__ = ["FAILED", "PATIENCE", "Driver", "Search", "Searcher", "View", "accept
 class View:
     """What a search sees: the configurations, what it has tried, the part of the budget that is spent, and chance."""
 
-    __slots__ = ("_memory", "_near", "_ranked", "domain", "losses", "rng", "spent")
+    __slots__ = ("_memory", "_near", "_ranked", "domain", "losses", "rng", "seconds", "spent")
 
     def __init__(self, domain: Domain, rng: random.Random) -> None:
         self.domain = domain
@@ -47,13 +47,15 @@ class View:
         """The part of the budget that is spent, from 0 to 1."""
         self.losses: dict[int, float] = {}
         """The loss of each row that was tried, in order; infinite where it failed."""
+        self.seconds: dict[int, float] = {}
+        """What trying each of them cost."""
         self._near: Neighbourhoods = neighbourhoods(domain)
         self._ranked: list[tuple[float, int]] = []
         self._memory: Memory | None = None
 
-    def record(self, row: int, loss: float) -> None:
-        """Note what a row came to."""
-        self.losses[row] = loss
+    def record(self, row: int, loss: float, seconds: float = 0.0) -> None:
+        """Note what a row came to, and what it cost."""
+        self.losses[row], self.seconds[row] = loss, seconds
         if loss < FAILED:
             insort(self._ranked, (loss, row))
 
@@ -177,7 +179,7 @@ class Driver:
         loss = FAILED if outcome.status else outcome.loss
         self.view.spent = spent
         if row != NOWHERE:
-            self.view.record(row, loss)
+            self.view.record(row, loss, outcome.seconds)
         self._next = self._advance(self._pending if self.bored else loss)
 
     def _advance(self, loss: float | None) -> int:
