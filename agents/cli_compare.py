@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib.util
 import itertools
-import json
 import operator
 import os
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from agents.executors import Executor, ExecutorError, open_executor
 from agents.llm.formatter import Form
 from agents.llm.options import Model, model_options, takes_proposer
 from agents.rl.options import check_policy, policy_option
+from agents.saved import SavedRuns
 from envs.common.console import Answer, BadInput, Missing, verb
 from envs.common.progress import progress
 from envs.common.store import Store
@@ -30,9 +30,6 @@ from envs.leir_env import workloads as shipped
 from envs.leir_env.cli import open_store, read_workload, store_option, thread_count, threads_option
 from envs.leir_env.env import IN_MEMORY
 from envs.leir_env.problem import LeirProblem
-
-EARLIER = ".json"
-"""Files with the results of earlier comparisons end so."""
 
 
 @verb("compare")
@@ -64,6 +61,11 @@ EARLIER = ".json"
 @policy_option
 @threads_option
 @store_option
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep runs in this file (JSON lines); those that are there are shown, and not taken again.",
+)
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a report to this file.")
 @model_options
 def compare(
@@ -77,20 +79,19 @@ def compare(
     policy: Path | None,
     threads: int | None,
     store: Path | None,
+    save: Path | None,
     html: Path | None,
     proposer: str | None,
     language: Model,
 ) -> Answer:
     """Run every agent on every one of WORKLOADS, and compare what they find.
 
-    A workload may be a suite. One that ends in .json is what an earlier comparison printed with --json: its runs are
-    taken over.
+    A workload may be a suite. A comparison that is stopped goes on with the same command if it has --save.
 
     All runs share a store: a program that two agents meet is measured once, so that both get the same figure. With
     local:N runs take place side by side, each process on cores of its own; on a Ray cluster too, but timings one at a
     time on each machine, and its machines share the store.
     """
-    earlier = [done for what in workloads if what.endswith(EARLIER) for done in _earlier(what)]
     chosen = _chosen(agents, language.model is not None, policy is not None)
     if html is not None and importlib.util.find_spec("matplotlib") is None:
         raise Missing("the report needs matplotlib: pip install 'leirgym[plot]'")
@@ -106,8 +107,7 @@ def compare(
     if language.token_budget is not None and where != "local":
         raise BadInput(f"--token-budget counts within one process: not with --executor {where}")
     loaded = [read_workload(what) for what in _names(workloads)]
-    if loaded or not earlier:
-        check_policy(policy, chosen, [LeirProblem(workload) for workload in loaded] if policy else [])
+    check_policy(policy, chosen, [LeirProblem(workload) for workload in loaded] if policy else [])
     chosen = _guided(chosen, guides)
     make = functools.partial(_parameters, language, proposer, policy)
     made = {agent: make(agent) for agent in chosen}
@@ -122,24 +122,30 @@ def compare(
     parameters = made.__getitem__ if where == "local" else make
     file = kept.path if kept.path == IN_MEMORY else os.path.abspath(kept.path)
     benches = [Bench(workload, file, count, trials, parameters) for workload in loaded]
-    tasks = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
-    runs: list[Run] = list(earlier)
+    try:
+        saved = SavedRuns(save)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--save {save}: {error}") from error
+    asked = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
+    tasks = [task for task in asked if task not in saved]
+    taken = 0
     notes = []
     with (
         contextlib.closing(executor),
         progress("compare", len(tasks)) as show,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        for done in _runs(benches, tasks, executor):
-            runs.append(done)
-            show(len(runs) - len(earlier), f"{done.agent} on {done.workload}: {_best(done)}")
-    if len(runs) < len(earlier) + len(tasks):
-        notes.append(f"interrupted after {len(runs) - len(earlier)} of {len(tasks)} runs")
-    found = Comparison(tuple(runs))
-    if html is not None and runs:
-        most = max(run.evaluations for run in runs)
+        for task, done in _runs(benches, tasks, executor):
+            saved.add(task, done)
+            taken += 1
+            show(taken, f"{done.agent} on {done.workload}: {_best(done)}")
+    if taken < len(tasks):
+        notes.append(f"interrupted after {taken} of {len(tasks)} runs")
+    found = Comparison(saved.runs)
+    if html is not None and found.runs:
+        most = max(run.evaluations for run in found.runs)
         html.write_text(page(found, f"{len(found.workloads)} workloads, {most} evaluations a run"), encoding="utf-8")
-    return Answer(tables(found) if runs else "", found.to_json(), notes=notes)
+    return Answer(tables(found) if found.runs else "", found.to_json(), notes=notes)
 
 
 def _parameters(language: Model, proposer: str | None, policy: Path | None, agent: str) -> dict[str, Any]:
@@ -175,33 +181,25 @@ def _guided(agents: Sequence[str], proposers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(workloads: Sequence[str]) -> tuple[str, ...]:
-    """What loads each workload: suites by their members, earlier results left out."""
+    """What loads each workload: suites by their members."""
     suites = shipped.suites()
-    found = (shipped.names(what) if what in suites else (what,) for what in workloads if not what.endswith(EARLIER))
+    found = (shipped.names(what) if what in suites else (what,) for what in workloads)
     return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
-def _earlier(file: str) -> list[Run]:
-    """The runs of a comparison that was printed as JSON."""
-    try:
-        return [Run.from_json(run) for run in json.loads(Path(file).read_text(encoding="utf-8"))["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{file} holds no comparison: {error}") from error
-
-
-def _runs(benches: Sequence[Bench], tasks: Sequence[Task], executor: Executor) -> Iterator[Run]:
+def _runs(benches: Sequence[Bench], tasks: Sequence[Task], executor: Executor) -> Iterator[tuple[Task, Run]]:
     """Yield the runs in the order of the tasks, which go workload by workload; after Ctrl-C, those that are done."""
-    asked = [(bench, executor.submit(bench.play, task)) for bench in benches for task in tasks if bench.of(task)]
+    asked = [(bench, task, executor.submit(bench.play, task)) for bench in benches for task in tasks if bench.of(task)]
     count = 0
     try:
         for bench, promises in itertools.groupby(asked, key=operator.itemgetter(0)):
             with contextlib.closing(bench):
-                for _, promise in promises:
+                for _, task, promise in promises:
                     done = promise.result()
                     count += 1
-                    yield done
+                    yield task, done
     except KeyboardInterrupt:
-        yield from (promise.result() for _, promise in asked[count:] if promise.done())
+        yield from ((task, promise.result()) for _, task, promise in asked[count:] if promise.done())
 
 
 def _best(done: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -19,8 +20,9 @@ from click.testing import CliRunner
 from agents import cli_compare
 from agents.arena import Bench
 from agents.cli_compare import compare
-from agents.compare import Comparison, Run, Task, run
+from agents.compare import Run, Task, run
 from agents.executors import ExecutorError, Local, Processes, Ray, open_executor
+from agents.saved import SavedRuns
 from envs.common.locks import Turns, cores
 from envs.common.settings import settings
 from envs.common.store import Key, Store
@@ -256,17 +258,29 @@ def test_compare_names_what_is_wrong_with_its_agents(options, message):
     assert result.exit_code in (2, 3) and message in result.stderr, result.stderr
 
 
-def test_results_of_earlier_comparisons_are_taken_over(tmp_path):
-    files = []
-    for agent in ("random", "beam"):
-        runs = [play(Task("dials", agent, seed, 8)) for seed in (0, 1)]
-        files.append(tmp_path / f"{agent}.json")
-        files[-1].write_text(json.dumps(Comparison(tuple(runs)).to_json()))
-    result = CliRunner().invoke(compare, [*map(str, files), "--json"])
+def test_runs_that_are_saved_are_shown_and_not_taken_again(tmp_path):
+    file = tmp_path / "runs.jsonl"
+    tasks = [Task(load("sum").name, agent, 0, 8) for agent in ("random", "beam")]
+    kept = SavedRuns(file)
+    for task in tasks:
+        kept.add(task, dataclasses.replace(play(Task("dials", task.agent, 0, 8)), workload=task.workload))
+    result = CliRunner().invoke(
+        compare, ["sum", "--agents", "random,beam", "--budget", "8", "--save", str(file), "--json"]
+    )
     assert result.exit_code == 0, result.output
-    merged = json.loads(result.stdout.splitlines()[-1])
-    assert set(merged["summary"]) == {"random", "beam"} and len(merged["runs"]) == 4
-    assert merged["runs"][:2] == json.loads(files[0].read_text())["runs"]
-    files[0].write_text("{}")
-    result = CliRunner().invoke(compare, [str(files[0])])
-    assert result.exit_code == 2 and "holds no comparison" in result.stderr
+    shown = json.loads(result.stdout.splitlines()[-1])
+    assert set(shown["summary"]) == {"random", "beam"} and len(shown["runs"]) == 2
+    assert SavedRuns(file).runs == kept.runs
+
+
+def test_a_line_of_a_saved_run_that_was_cut_is_dropped_and_any_other_is_an_error(tmp_path):
+    file = tmp_path / "runs.jsonl"
+    kept = SavedRuns(file)
+    for seed in (0, 1):
+        kept.add(Task("dials", "random", seed, 8), play(Task("dials", "random", seed, 8)))
+    whole = file.read_text()
+    file.write_text(whole[:-20])
+    assert SavedRuns(file).runs == kept.runs[:1] and file.read_text() == whole.splitlines(keepends=True)[0]
+    file.write_text("{}\n" + whole)
+    result = CliRunner().invoke(compare, ["sum", "--save", str(file)])
+    assert result.exit_code == 2 and "line 1 is no run of a comparison" in result.stderr
