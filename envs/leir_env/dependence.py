@@ -96,6 +96,8 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
 
 
 def _reads(expr: Expr, conditions: _Conditions) -> Iterator[Reference]:
+    if isinstance(expr, Index | Const):
+        return
     if isinstance(expr, Call) and expr.op == "select":
         condition, chosen, other = expr.args
         yield from _reads(condition, conditions)

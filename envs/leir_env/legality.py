@@ -82,7 +82,7 @@ def parallel_refusal(program: Program, path: Path) -> str | None:
 @functools.lru_cache(maxsize=16384)
 def broken_promise(nest: Statement) -> str | None:
     """Say which parallel, vector or bound loop of a nest carries a dependence."""
-    if all(loop.kind in _UNPROMISED for loop in loops_below(nest)):
+    if not promised(nest):
         return None
     found = dependence.carried(nest)
     for node in walk(Program(Block((nest,)))):
@@ -93,6 +93,12 @@ def broken_promise(nest: Statement) -> str | None:
 
 
 _UNPROMISED = (Kind.SERIAL, Kind.UNROLLED)
+
+
+@functools.lru_cache(maxsize=16384)
+def promised(nest: Statement) -> frozenset[Kind]:
+    """The kinds of the loops of a nest that promise to carry nothing: parallel, vector, bound."""
+    return frozenset(loop.kind for loop in loops_below(nest)).difference(_UNPROMISED)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -270,16 +276,16 @@ def _correspondence(
 @functools.lru_cache(maxsize=4096)
 def _crossing(nest: Loop) -> tuple[tuple[tuple[Meeting, Schedule, list[str]], ...], bool]:
     """The meetings of a nest that may differ in two loops or more, and whether any differs in a promised loop."""
-    promised = {loop.index for loop in loops_below(nest) if loop.kind not in _UNPROMISED}
+    kept = {loop.index for loop in loops_below(nest) if loop.kind not in _UNPROMISED}
     found = []
-    touched = False
+    may_break = False
     for meeting in dependence.loop_meetings(nest):
         was = Schedule(dependence.common_loops(meeting.s, meeting.t), meeting.s is not meeting.t)
         free = was.free(meeting)
-        touched = touched or not promised.isdisjoint(free)
+        may_break = may_break or not kept.isdisjoint(free)
         if len(free) > 1:
             found.append((meeting, was, free))
-    return tuple(found), touched
+    return tuple(found), may_break
 
 
 @functools.lru_cache(maxsize=16384)
@@ -291,8 +297,8 @@ def exchange(nest: Loop, path: Path, depth: int) -> frozenset[str] | str:
     """
     upper, lower = len(path), len(path) + depth
     reassociated: set[str] = set()
-    crossing, promised = _crossing(nest)
-    if promised:
+    crossing, may_break = _crossing(nest)
+    if may_break:
         reason = _promise_broken(nest, path, depth)
         if reason is not None:
             return reason

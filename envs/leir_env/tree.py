@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from envs.leir_env.ir import (
     Access,
     Block,
+    Const,
     Equation,
     Expr,
     Index,
@@ -180,11 +181,11 @@ def expressions(equation: Equation) -> tuple[Expr, ...]:
 def map_expressions(statement: Statement, change: Callable[[Expr], Expr]) -> Statement:
     """Apply `change` to the target, value and guards of every equation below `statement`."""
     if isinstance(statement, Loop):
-        body = tuple(map_expressions(child, change) for child in statement.block.body)
+        body = tuple([map_expressions(child, change) for child in statement.block.body])
         return with_body(statement, body)
     target = change(statement.target)
     assert isinstance(target, Access)
-    return Equation(target, statement.assign, change(statement.value), tuple(change(g) for g in statement.guard))
+    return Equation(target, statement.assign, change(statement.value), tuple([change(g) for g in statement.guard]))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -192,7 +193,8 @@ def indices(expr: Expr) -> frozenset[str]:
     """The loop indices that occur in `expr`."""
     if isinstance(expr, Index):
         return frozenset((expr.name,))
-    return frozenset().union(*map(indices, children(expr)))
+    below = children(expr)
+    return indices(below[0]) if len(below) == 1 else frozenset().union(*map(indices, below))
 
 
 def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
@@ -201,15 +203,16 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
         return values.get(expr.name, expr)
     if indices(expr).isdisjoint(values):
         return expr
-    return with_children(expr, tuple(substitute(child, values) for child in children(expr)))
+    return with_children(expr, tuple([substitute(child, values) for child in children(expr)]))
 
 
 def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
     """Replace every tensor element, innermost first."""
+    if isinstance(expr, Index | Const):
+        return expr
     below = children(expr)
-    if below:
-        new = tuple(map_accesses(child, change) for child in below)
-        expr = expr if new == below else with_children(expr, new)
+    new = tuple([map_accesses(child, change) for child in below])
+    expr = expr if new == below else with_children(expr, new)
     return change(expr) if isinstance(expr, Access) else expr
 
 

@@ -21,6 +21,7 @@ from envs.leir_env.ir import (
     Tensor,
     subexpressions,
 )
+from envs.leir_env.legality import promised
 from envs.leir_env.printer import show_expression
 from envs.leir_env.simplify import is_index_expression
 from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, Strategy, counted, register
@@ -120,6 +121,8 @@ class PrecomputeIndices(Strategy):
             return Refusal(
                 "size", f"{where}: a table of {text} takes {table.nbytes} bytes, the limit is {MAX_TABLE_BYTES}"
             )
+        if not promised(program.body[node.path[0]]):
+            return None
         broken = broken_promise(program, self._reading(program, node, subscript, table))
         return broken and Refusal(broken.code, f"{where}: {broken.sentence}")
 

@@ -29,7 +29,7 @@ from envs.leir_env.ir import (
     Tensor,
 )
 from envs.leir_env.layout import Layout, Part, address, keeps_order, relaid, shape_of, touching
-from envs.leir_env.legality import starts, touched, written
+from envs.leir_env.legality import promised, starts, touched, written
 from envs.leir_env.proofs import out_of_bounds
 from envs.leir_env.strategies.base import Level, Outcome, Parameter, Refusal, Strategy, counted, nests, register
 from envs.leir_env.strategies.loops import Args, Site, broken_promise
@@ -42,7 +42,6 @@ from envs.leir_env.tree import (
     fresh_index,
     fresh_tensor,
     indices,
-    loops_below,
     nest,
     update_block,
     walk,
@@ -233,7 +232,7 @@ def _promise_refusal(program: Program, name: str, layout: Layout, where: str) ->
     if not any(part.tile for part in layout):
         return None
     for statement in program.body:
-        kinds = _promised(statement) if name in written(statement) else frozenset()
+        kinds = promised(statement) if name in written(statement) else frozenset()
         if not kinds:
             continue
         used = {a for e in equations(statement) for x in expressions(e) for a in accesses(x) if a.tensor == name}
@@ -243,12 +242,6 @@ def _promise_refusal(program: Program, name: str, layout: Layout, where: str) ->
         if broken is not None:
             return Refusal(broken.code, f"{where}: {broken.sentence}")
     return None
-
-
-@functools.lru_cache(maxsize=16384)
-def _promised(statement: Statement) -> frozenset[Kind]:
-    """The kinds of the loops of a nest that promise to carry nothing."""
-    return frozenset(loop.kind for loop in loops_below(statement)) - {Kind.SERIAL, Kind.UNROLLED}
 
 
 def _size_refusal(program: Program, tensor: Tensor, nbytes: int, more: int, where: str) -> Refusal | None:

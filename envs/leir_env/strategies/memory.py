@@ -18,6 +18,7 @@ from envs.leir_env.ir import (
     Scope,
     Tensor,
 )
+from envs.leir_env.layout import touching
 from envs.leir_env.legality import parallel_refusal, read, starts, touched, written
 from envs.leir_env.proofs import undefined
 from envs.leir_env.region import Region, Use, covers, region, visited_once
@@ -327,12 +328,10 @@ class SetStorageScope(Strategy):
         tensor, home = declarations(program)[name]
         if tensor.role is not Role.TEMPORARY:
             return Refusal("scope", f"store {name} elsewhere: it is an {tensor.role}, not a temporary")
-        touching = [
-            node for node in walk(program) if isinstance(node.statement, Equation) and name in touched(node.statement)
-        ]
-        if not touching:
+        users = touching(program, name)
+        if not users:
             return Refusal("no_effect", f"store {name} elsewhere: nothing uses it")
-        path = _common_loop([node.path for node in touching])
+        path = _common_loop([node.path for node, _ in users])
         while len(path) > len(home) and self._declares_in_lanes(program, path):
             path = path[:-1]
         if len(path) <= len(home):

@@ -19,7 +19,8 @@ from envs.leir_env.ir import (
     Statement,
     Tensor,
 )
-from envs.leir_env.legality import read, touched, written
+from envs.leir_env.layout import touching
+from envs.leir_env.legality import read, written
 from envs.leir_env.limits import VECTOR_WIDTHS
 from envs.leir_env.region import Region, Use
 from envs.leir_env.simplify import rewrite
@@ -113,8 +114,8 @@ class ComputeAt(Strategy):
         for inner in loops_below(loop)[1:]:
             if inner.kind is Kind.BOUND:
                 return Refusal("scope", f"{where}: {name} would stand outside B_{inner.index}, which uses it")
-        touching = [n for n in walk(program) if isinstance(n.statement, Equation) and name in touched(n.statement)]
-        writers = [n for n in touching if isinstance(n.statement, Equation) and n.statement.target.tensor == name]
+        users = touching(program, name)
+        writers = [n for n, equation in users if equation.target.tensor == name]
         if len(writers) != 1:
             return Refusal("structure", f"{where}: {len(writers)} equations assign {name}, need exactly one")
         (producer,) = writers
@@ -123,7 +124,7 @@ class ComputeAt(Strategy):
         shape = self._not_plain(program, where, start, producer, tensor)
         if shape is not None:
             return shape
-        for other in touching:
+        for other, _ in users:
             if other is not producer and other.path[: len(node.path)] != node.path:
                 return Refusal(
                     "structure", f"{where}: {name} is also used at {site_of(program, other.path)}, outside the loop"

@@ -13,6 +13,7 @@ from envs.leir_env.ir import (
     Block,
     Call,
     Const,
+    Equation,
     Expr,
     Index,
     Kind,
@@ -170,13 +171,18 @@ def _cuts(loop: Loop, outermost: bool) -> tuple[int, ...]:
 
 def _bounds(loop: Loop) -> Iterator[int]:
     """The values of the index at which a comparison with a constant changes."""
-    tops = (top for equation in equations(loop) for top in expressions(equation))
-    for expr in dict.fromkeys(e for top in tops for e in subexpressions(top)):
-        if isinstance(expr, Call) and expr.op in ("lt", "le", "gt", "ge"):
-            left, right = (affine(arg) for arg in expr.args)
-            if left and right and (left - right).terms == ((loop.index, 1),):
-                value = -(left - right).constant
-                yield value + (expr.op in ("le", "gt"))
+    for expr in dict.fromkeys(expr for equation in equations(loop) for expr in _comparisons(equation)):
+        left, right = (affine(arg) for arg in expr.args)
+        if left and right and (left - right).terms == ((loop.index, 1),):
+            value = -(left - right).constant
+            yield value + (expr.op in ("le", "gt"))
+
+
+@functools.lru_cache(maxsize=16384)
+def _comparisons(equation: Equation) -> tuple[Call, ...]:
+    """The inequalities in an equation."""
+    every = (expr for top in expressions(equation) for expr in subexpressions(top))
+    return tuple(expr for expr in every if isinstance(expr, Call) and expr.op in ("lt", "le", "gt", "ge"))
 
 
 def _around(node: Node) -> tuple[Loop, ...]:
