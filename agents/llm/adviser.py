@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agents.llm.formatter import Formatter, Reply, View
-from agents.llm.policy import Chance, Completion, Conversation, Policy, Sampling, failed
+from agents.llm.policy import WINDOW, Chance, Completion, Conversation, Policy, Sampling, estimate_tokens, failed
 
 TRANSCRIPT = "leirgym-transcript-1"
 """Version of the lines of a transcript."""
@@ -104,12 +104,15 @@ class Limited:
 
 
 class Patient:
-    """A policy that is not asked again after several failures in a row: a search must not wait for a dead server."""
+    """A policy that is not asked again after several failures in a row: a search must not wait for a dead server.
 
-    def __init__(self, policy: Policy, patience: int = 3) -> None:
+    A prompt that is too long is no failure of the server. `given_up` is told once, in a sentence, when it is left.
+    """
+
+    def __init__(self, policy: Policy, patience: int = 3, given_up: Callable[[str], None] = lambda sentence: None):
         if patience < 1:
             raise ValueError(f"patience is at least 1, got {patience}")
-        self.policy, self.patience, self.failures = policy, patience, 0
+        self.policy, self.patience, self.failures, self._given_up = policy, patience, 0, given_up
 
     @property
     def name(self) -> str:
@@ -122,13 +125,28 @@ class Patient:
             return [failed(sentence, sampling)] * len(conversations)
         answers = list(self.policy.act_batch(conversations, sampling))
         for found in answers:
-            self.failures = self.failures + 1 if all(answer.failure for answer in found) else 0
+            self._count(found)
         return answers
+
+    def _count(self, answers: Sequence[Completion]) -> None:
+        bad = all(answer.failure and not overflows(answer) for answer in answers)
+        self.failures = self.failures + 1 if bad else 0
+        if self.failures == self.patience:
+            times = f"{self.patience} requests in a row" if self.patience > 1 else "a request"
+            self._given_up(f"{self.name} is not asked any more: {times} failed, {answers[0].failure}")
+
+
+def overflows(answer: Completion) -> bool:
+    """Whether no answer came because the prompt was too long for the model."""
+    return answer.failure.startswith(f"{WINDOW}:")
 
 
 @dataclass(frozen=True, slots=True)
 class Adviser:
-    """Asks a policy about views of states."""
+    """Asks a policy about views of states.
+
+    A prompt that is longer than the model reads is asked again at half its estimated length, until it fits.
+    """
 
     policy: Policy = field(default_factory=Chance)
     formatter: Formatter = field(default_factory=Formatter)
@@ -137,27 +155,21 @@ class Adviser:
 
     def ask(self, view: View, rng: np.random.Generator) -> tuple[Reply, ...]:
         """The readings of `sampling.count` answers. One that did not come is a refusal."""
-        asked = self.formatter.prompt(view)
-        if isinstance(asked, str):
-            return (Reply(refusals=(asked,)),) * self.sampling.count
-        conversation, seen = asked
-        seed = self.sampling.seed
-        if seed is None and self.sampling.temperature > 0:
-            seed = int(rng.integers(2**31))
-        sampling = Sampling(
-            self.sampling.count,
-            self.sampling.temperature,
-            self.sampling.max_tokens,
-            seed,
-            self.formatter.constraint(seen),
-        )
-        (completions,) = self.policy.act_batch([conversation], sampling)
-        replies = []
-        for completion in completions:
-            reply = self._read(completion, seen)
-            self.log(Exchange(self.policy.name, self.formatter.version, conversation, sampling, completion, reply))
-            replies.append(reply)
-        return tuple(replies)
+        sampling, formatter = self.sampling, self.formatter
+        if sampling.seed is None and sampling.temperature > 0:
+            sampling = replace(sampling, seed=int(rng.integers(2**31)))
+        while not isinstance(asked := formatter.prompt(view), str):
+            conversation, seen = asked
+            sampling = replace(sampling, constraint=formatter.constraint(seen))
+            (completions,) = self.policy.act_batch([conversation], sampling)
+            replies = tuple(self._read(completion, seen) for completion in completions)
+            for completion, reply in zip(completions, replies, strict=True):
+                self.log(Exchange(self.policy.name, formatter.version, conversation, sampling, completion, reply))
+            size = sum(estimate_tokens(message.content) for message in conversation)
+            if size < 2 or not all(map(overflows, completions)):
+                return replies
+            formatter = replace(formatter, tokens=size // 2)
+        return (Reply(refusals=(asked,)),) * sampling.count
 
     def _read(self, completion: Completion, view: View) -> Reply:
         if completion.failure:

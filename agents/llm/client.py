@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.llm.policy import (
     MAX_ANSWER_CHARACTERS,
+    WINDOW,
     Completion,
     Constraint,
     Conversation,
@@ -19,11 +21,14 @@ from agents.llm.policy import (
     Unavailable,
     estimate_tokens,
     failed,
+    says_too_long,
 )
 from envs.common.moves import shorten
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+T = TypeVar("T")
 
 MAX_RESPONSE_CHARACTERS = 8_000_000
 """What is read of a server's response."""
@@ -31,6 +36,8 @@ MAX_RESPONSE_CHARACTERS = 8_000_000
 NO_KEY = "none"
 """Sent in place of a key to servers that want none."""
 
+PAUSES = (0.5, 8.0)
+"""Seconds before a request is tried again: at first, doubled each time, and at most."""
 
 _SPECIAL = re.compile(r"[\\\\.^$*+?{}\[\]|()]")
 """What means something in a regular expression; other dialects reject escapes that are needless."""
@@ -49,9 +56,12 @@ class Structured(StrEnum):
 
 
 class Client:
-    """Asks a server for chat completions, several at a time; the package retries what may be transient.
+    """Asks a server for chat completions, several at a time.
 
-    Without `model`, the first that the server lists. Raises `Unavailable` if the package or the server is missing.
+    Without `model`, the first that the server lists. What may be transient is tried again, `retries` times at most;
+    all tries of a request share its `timeout`, in seconds. `wait` says for how many seconds a server may fail to
+    answer at all before it is given up: it may be starting. Raises `Unavailable` if the package or the server is
+    missing.
     """
 
     def __init__(
@@ -63,10 +73,11 @@ class Client:
         retries: int = 2,
         parallel: int = 16,
         structured: Structured = Structured.AUTO,
+        wait: float = 0.0,
     ) -> None:
-        self._client = _connect(url, key, timeout, retries)
-        self._parallel = parallel
-        model, owner = self._listed(url, model)
+        self._client = _connect(url, key)
+        self._timeout, self._retries, self._parallel = timeout, retries, parallel
+        model, owner, self.window = self._listed(url, model, wait)
         self._model = model
         self.name = f"{url.rstrip('/')}#{model}"
         self.structured = structured
@@ -79,39 +90,50 @@ class Client:
         with ThreadPoolExecutor(self._parallel) as pool:
             return list(pool.map(lambda talk: self._ask(talk, sampling), conversations))
 
-    def _listed(self, url: str, model: str | None) -> tuple[str, str]:
-        """The model to ask for and who serves it. A server that lists no models is asked for the one named."""
+    def _listed(self, url: str, model: str | None, wait: float) -> tuple[str, str, int | None]:
+        """The model to ask for, who serves it, and the tokens it reads, where the server says so.
+
+        A server that lists no models is asked for the one named.
+        """
         from openai import APIStatusError, OpenAIError
 
-        owners: dict[str, str] = {}
+        def ask(seconds: float) -> str:
+            return str(self._client.models.with_raw_response.list(timeout=seconds).text)
+
+        models: dict[str, tuple[str, int | None]] = {}
         try:
-            listed = json.loads(self._client.models.with_raw_response.list().text)["data"]
-            owners = {str(item["id"]): str(item.get("owned_by", "")) for item in listed}
+            body = _retried(ask, wait, math.inf) if wait else _retried(ask, self._timeout, self._retries)
+            for item in json.loads(body)["data"]:
+                models[str(item["id"])] = str(item.get("owned_by", "")), _window(item.get("max_model_len"))
         except (APIStatusError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if model is None:
                 raise Unavailable(f"{url} lists no models: {shorten(str(error), 200)}; name one, {url}#name") from error
         except OpenAIError as error:
             raise Unavailable(f"{url}: {shorten(str(error), 200)}") from error
-        if model is None and not owners:
+        if model is None and not models:
             raise Unavailable(f"{url} serves no model")
-        if owners and model is not None and model not in owners:
-            raise Unavailable(f"{url} serves no model {model}; it serves {shorten(', '.join(owners), 200)}")
-        model = model or next(iter(owners))
-        return model, owners.get(model, "")
+        if models and model is not None and model not in models:
+            raise Unavailable(f"{url} serves no model {model}; it serves {shorten(', '.join(models), 200)}")
+        model = model or next(iter(models))
+        return model, *models.get(model, ("", None))
 
     def _ask(self, conversation: Conversation, sampling: Sampling) -> tuple[Completion, ...]:
         from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAIError
 
-        started = time.monotonic()
+        request, started = self._request(conversation, sampling), time.monotonic()
+
+        def ask(seconds: float) -> str:
+            return str(self._client.chat.completions.with_raw_response.create(**request, timeout=seconds).text)
+
         try:
-            response = self._client.chat.completions.with_raw_response.create(**self._request(conversation, sampling))
-            answers = read_response(response.text, sampling, self.structured)
+            answers = read_response(_retried(ask, self._timeout, self._retries), sampling, self.structured)
         except APITimeoutError:
-            answers = f"timeout: no answer after {time.monotonic() - started:.0f} seconds"
+            answers = f"timeout: no answer after {time.monotonic() - started:.3g} seconds"
         except APIConnectionError as error:
             answers = f"connection: {shorten(str(error.__cause__ or error), 200)}"
         except APIStatusError as error:
-            answers = f"status: {error.status_code}, {shorten(error.message, 200)}"
+            code = WINDOW if says_too_long(f"{error.code} {error.message}") else "status"
+            answers = f"{code}: {error.status_code}, {shorten(error.message, 200)}"
         except OpenAIError as error:
             answers = f"malformed: {shorten(str(error), 200)}"
         seconds = time.monotonic() - started
@@ -137,12 +159,34 @@ class Client:
         return request | (CONSTRAIN[self.structured](sampling.constraint) if sampling.constraint else {})
 
 
-def _connect(url: str, key: str, timeout: float, retries: int) -> OpenAI:
+def _window(value: Any) -> int | None:
+    """A number of tokens, if it is one."""
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _retried(call: Callable[[float], T], seconds: float, retries: float) -> T:
+    """Call with the seconds left, again while a failure may be transient; the last failure is raised."""
+    from openai import APIConnectionError, APITimeoutError, InternalServerError, RateLimitError
+
+    deadline, (pause, longest) = time.monotonic() + seconds, PAUSES
+    while True:
+        try:
+            return call(max(deadline - time.monotonic(), 0.001))
+        except (APIConnectionError, InternalServerError, RateLimitError) as error:
+            told = "" if isinstance(error, APIConnectionError) else error.response.headers.get("retry-after", "")
+            rest = float(told) if told.isdecimal() else pause
+            if retries < 1 or isinstance(error, APITimeoutError) or time.monotonic() + rest >= deadline:
+                raise
+            time.sleep(rest)
+        retries, pause = retries - 1, min(2 * pause, longest)
+
+
+def _connect(url: str, key: str) -> OpenAI:
     try:
         from openai import OpenAI
     except ModuleNotFoundError as error:
         raise Unavailable("a server needs the package openai: pip install 'leirgym[llm]'") from error
-    return OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
+    return OpenAI(base_url=url, api_key=key, max_retries=0)
 
 
 def as_regex(constraint: Constraint) -> str:

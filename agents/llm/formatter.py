@@ -23,6 +23,9 @@ S = TypeVar("S")
 VERSION = 1
 """Of the wording of prompts and of the reading of answers."""
 
+LONGEST = 12_000
+"""Tokens of the longest prompt, unless the model reads fewer."""
+
 MARK = "Answer:"
 """Stands between a chain of thought and the answer."""
 
@@ -97,7 +100,7 @@ class Formatter:
     """Attempts told, at most."""
     menu: int = 256
     """Actions listed, at most, besides `stop`."""
-    tokens: int = 12_000
+    tokens: int = LONGEST
     """The longest prompt."""
 
     def __post_init__(self) -> None:

@@ -14,8 +14,8 @@ from agents.base import PROPOSERS, make_agent, make_proposer
 from agents.llm.adviser import Adviser, Limited, Patient, Transcript, forget
 from agents.llm.answers import Answers, AnswersError, Cached
 from agents.llm.client import NO_KEY, Client, Structured
-from agents.llm.formatter import Form, Formatter
-from agents.llm.policy import Chance, Policy, Sampling, Scripted, Unavailable
+from agents.llm.formatter import LONGEST, Form, Formatter
+from agents.llm.policy import Chance, Policy, Sampling, Scripted, Unavailable, window
 from agents.llm.proposer import NAMED
 from envs.common.console import BadInput, Missing
 
@@ -24,7 +24,7 @@ SCRIPT_SEPARATOR = "\n---\n"
 
 
 def open_policy(
-    model: str, key: str = NO_KEY, timeout: float = 120.0, structured: Structured = Structured.AUTO
+    model: str, key: str = NO_KEY, timeout: float = 120.0, structured: Structured = Structured.AUTO, wait: float = 0.0
 ) -> Policy:
     """The model at an address.
 
@@ -36,7 +36,7 @@ def open_policy(
     scheme, _, rest = model.partition(":")
     if scheme in ("http", "https"):
         url, _, name = model.partition("#")
-        return Client(url, name or None, key, timeout, structured=structured)
+        return Client(url, name or None, key, timeout, structured=structured, wait=wait)
     if scheme == "vllm":
         from agents.llm.vllm_policy import VLLM
 
@@ -72,6 +72,7 @@ class Model:
     transcript: Path | None = None
     structured: Structured = Structured.AUTO
     timeout: float = 120.0
+    wait: float = 0.0
     api_key: str = NO_KEY
 
     def adviser(self, most: int = 1) -> Adviser:
@@ -82,7 +83,8 @@ class Model:
             if not path.parent.is_dir():
                 raise BadInput(f"{path}: there is no folder {path.parent}")
         try:
-            policy: Policy = Patient(open_policy(self.model, self.api_key, self.timeout, self.structured))
+            opened = open_policy(self.model, self.api_key, self.timeout, self.structured, self.wait)
+            policy: Policy = Patient(opened, given_up=_tell)
             if self.answers is not None:
                 policy = Cached(policy, Answers(self.answers))
         except Unavailable as error:
@@ -91,13 +93,24 @@ class Model:
             raise BadInput(str(error)) from error
         if self.token_budget is not None:
             policy = Limited(policy, self.token_budget)
-        longest = self.max_tokens or (4096 if self.reasoning or self.form is Form.REWRITE else 64 * most)
+        answer, prompt = self._sizes(most, window(opened))
         return Adviser(
             policy,
-            Formatter(self.form, self.reasoning, most),
-            Sampling(temperature=self.temperature, max_tokens=longest),
+            Formatter(self.form, self.reasoning, most, tokens=prompt),
+            Sampling(temperature=self.temperature, max_tokens=answer),
             Transcript(self.transcript) if self.transcript else forget,
         )
+
+    def _sizes(self, most: int, room: int | None) -> tuple[int, int]:
+        """Tokens of the longest answer and prompt, so that a model that reads `room` tokens has room for both."""
+        answer = self.max_tokens or (4096 if self.reasoning or self.form is Form.REWRITE else 64 * most)
+        if room is None:
+            return answer, LONGEST
+        if self.max_tokens is None:
+            answer = min(answer, max(1, room // 2))
+        if answer >= room:
+            raise BadInput(f"--max-tokens {answer:,}: {self.model} reads {room:,} tokens, prompt and answer together")
+        return answer, min(LONGEST, room - answer)
 
     def check(self, agents: Sequence[str], proposer: str | None) -> None:
         """Refuse options that would have no effect on `agents`, or can't be had together. Raises `BadInput`."""
@@ -117,6 +130,10 @@ class Model:
             return {}
         given = {"adviser": self.adviser(NAMED)} if proposer == "llm" else {}
         return {"proposer": make_proposer(proposer, **given)}
+
+
+def _tell(sentence: str) -> None:
+    click.echo(sentence, err=True)
 
 
 def takes_proposer(agent: str) -> bool:
@@ -147,13 +164,14 @@ _OPTIONS = (
     click.option("--model", help=_ADDRESS),
     _choice(Form, Form.MENU, "--form", "How the model answers."),
     click.option("--reasoning", is_flag=True, help="Let the model think before it answers."),
-    click.option("--temperature", type=click.FloatRange(0), default=0.3, show_default=True, help="Of the model."),
+    click.option("--temperature", type=click.FloatRange(0, 2), default=0.3, show_default=True, help="Of the model."),
     click.option("--max-tokens", type=_COUNT, help="Longest answer of the model."),
     click.option("--token-budget", type=_COUNT, help="Tokens of prompts and answers in all."),
     click.option("--answers", type=_FILE, help="Remember the model's answers in this file."),
     click.option("--transcript", type=_FILE, help="Append every exchange to this file (JSON lines)."),
     _choice(Structured, Structured.AUTO, "--structured", "How the server is told which answers are legal."),
     click.option("--timeout", type=_SECONDS, default=120.0, show_default=True, help="Seconds to wait for the model."),
+    click.option("--wait", type=click.FloatRange(0), default=0.0, help="Seconds that the server may take to start."),
     click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, default=NO_KEY, help="For the server."),
 )
 

@@ -1,7 +1,7 @@
 """One protocol for language models, wherever they run: conversations in, completions out.
 
 A policy never raises for what a model or a server does. A completion that did not come is a completion with a
-`failure`, a sentence after a code: timeout, connection, status, malformed, size, budget or unavailable.
+`failure`, a sentence after a code: timeout, connection, status, malformed, size, window, budget or unavailable.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -107,6 +108,23 @@ class Policy(Protocol):
     def act_batch(self, conversations: Sequence[Conversation], sampling: Sampling) -> Sequence[tuple[Completion, ...]]:
         """Answer each conversation `sampling.count` times."""
         ...
+
+
+WINDOW = "window"
+"""Code of the failure of a prompt that is longer than the model reads."""
+
+_TOO_LONG = re.compile(r"context[ _](length|size|window)", re.IGNORECASE)
+
+
+def says_too_long(error: str) -> bool:
+    """Whether an error of a server or an engine, its message or its code, is about a prompt that is too long."""
+    return _TOO_LONG.search(error) is not None
+
+
+def window(policy: Policy) -> int | None:
+    """Tokens of prompt and answer together that a model reads, where its back end knows."""
+    found: int | None = getattr(policy, "window", None)
+    return found
 
 
 class Unavailable(RuntimeError):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agents.llm.policy import Completion, Constraint, Conversation, Sampling, Unavailable, failed
+from agents.llm.policy import WINDOW, Completion, Constraint, Conversation, Sampling, Unavailable, failed
 from envs.common.moves import shorten
 
 
@@ -31,16 +31,16 @@ class Transformers:
             self._model = transformers.AutoModelForCausalLM.from_pretrained(model).to(self._device).eval()
         except (OSError, ValueError) as error:
             raise Unavailable(f"{model} is no causal language model: {shorten(str(error), 200)}") from error
+        self.window: int | None = getattr(self._model.config, "max_position_embeddings", None)
 
     def act_batch(self, conversations: Sequence[Conversation], sampling: Sampling) -> list[tuple[Completion, ...]]:
         return [self._answer(conversation, sampling) for conversation in conversations]
 
     def _answer(self, conversation: Conversation, sampling: Sampling) -> tuple[Completion, ...]:
         started = time.monotonic()
-        tokens = self._encoded(conversation)
-        room = getattr(self._model.config, "max_position_embeddings", None)
+        tokens, room = self._encoded(conversation), self.window
         if room is not None and len(tokens) + sampling.max_tokens > room:
-            sentence = f"size: a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} more pass {room:,}"
+            sentence = f"{WINDOW}: a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} more pass {room:,}"
             return failed(sentence, sampling)
         try:
             answers = self._generate(tokens, sampling)

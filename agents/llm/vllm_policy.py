@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents.llm.client import for_vllm
-from agents.llm.policy import Completion, Conversation, Sampling, Unavailable, failed
+from agents.llm.policy import WINDOW, Completion, Conversation, Sampling, Unavailable, failed, says_too_long
 from envs.common.moves import shorten
 
 
@@ -29,6 +29,7 @@ class VLLM:
             self._engine = vllm.LLM(model=model, **options)
         except (OSError, ValueError, RuntimeError) as error:
             raise Unavailable(f"vLLM can't load {model}: {shorten(str(error), 200)}") from error
+        self.window: int = self._engine.llm_engine.model_config.max_model_len
 
     def act_batch(self, conversations: Sequence[Conversation], sampling: Sampling) -> list[tuple[Completion, ...]]:
         started = time.monotonic()
@@ -44,8 +45,10 @@ class VLLM:
         try:
             outputs = self._engine.chat(messages, parameters, use_tqdm=False)
         except (ValueError, RuntimeError) as error:  # a prompt that is too long, an engine that died
-            sentence = f"unavailable: {shorten(str(error), 200)}"
-            return [failed(sentence, sampling, time.monotonic() - started) for _ in conversations]
+            if len(conversations) > 1:  # which of them it is about is not said
+                return [answers for talk in conversations for answers in self.act_batch([talk], sampling)]
+            code = WINDOW if says_too_long(str(error)) else "unavailable"
+            return [failed(f"{code}: {shorten(str(error), 200)}", sampling, time.monotonic() - started)]
         seconds = time.monotonic() - started
         return [
             tuple(

@@ -24,6 +24,7 @@ class Raw:
     delay: float = 0.0
     cut: bool = False
     """Promise more bytes than come."""
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Server:
     """From a request to the answers' texts, or to a `Raw` response."""
     owner: str = "vllm"
     models: tuple[str, ...] = ("tiny",)
+    window: int | None = None
+    """Tokens that every model is said to read."""
     listed: Raw | None = None
     """The response to who asks for the models, instead of a list of `models`."""
     url: str = ""
@@ -45,7 +48,8 @@ class Server:
         if body is None and self.listed is not None:
             return self.listed
         if body is None:
-            listed = [{"id": name, "object": "model", "owned_by": self.owner} for name in self.models]
+            told = {"object": "model", "owned_by": self.owner, "max_model_len": self.window}
+            listed = [{"id": name} | told for name in self.models]
             return Raw(json.dumps({"object": "list", "data": listed}).encode())
         self.requests.append(body)
         found = self.answer(body)
@@ -62,8 +66,8 @@ def completion(texts: list[str]) -> Body:
 
 
 @contextmanager
-def serving(answer: Callable[[Body], Any], **settings: Any) -> Iterator[Server]:
-    """Serve on a free port of this machine while the context lasts."""
+def serving(answer: Callable[[Body], Any], port: int = 0, **settings: Any) -> Iterator[Server]:
+    """Serve on a free port of this machine, or that one, while the context lasts."""
     server = Server(answer, **settings)
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,7 +83,8 @@ def serving(answer: Callable[[Body], Any], **settings: Any) -> Iterator[Server]:
             time.sleep(raw.delay)
             try:
                 self.send_response(raw.status)
-                self.send_header("content-type", raw.kind)
+                for name, value in {"content-type": raw.kind, **raw.headers}.items():
+                    self.send_header(name, value)
                 self.send_header("content-length", str(len(raw.body) + 100 * raw.cut))
                 self.end_headers()
                 self.wfile.write(raw.body)
@@ -89,7 +94,7 @@ def serving(answer: Callable[[Body], Any], **settings: Any) -> Iterator[Server]:
         def log_message(self, *args):
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     http.daemon_threads = True
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -165,9 +165,12 @@ def test_garbage_changes_nothing_but_its_own_refusals(answer, form, reasoning):
     assert all(0 < len(event.reason) < 400 for event in refused(events))
 
 
+@pytest.mark.parametrize("form", [Form.MENU, Form.CALL])
+@pytest.mark.parametrize("reasoning", [False, True])
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
-def test_garbage_does_not_hinder_a_search_that_it_should_guide(answer):
-    adviser = Adviser(Scripted(lambda talk: answer), Formatter(most=4), GREEDY)
+def test_garbage_does_not_hinder_a_search_that_it_should_guide(answer, form, reasoning):
+    text = f"Hm. Answer: {answer}" if reasoning else answer
+    adviser = Adviser(Scripted(lambda talk: text), Formatter(form, reasoning, most=4), GREEDY)
     for name in ("beam", "chain", "mcts", "best-first"):
         agent = make_agent(name, proposer=LLMProposer(adviser))
         result = agent.solve(Checked(), Budget(12), np.random.default_rng(0))
@@ -187,8 +190,9 @@ class Silent:
         return [(Completion(failure=self.failure),) * sampling.count for _ in conversations]
 
 
-def test_a_model_that_times_out_is_refused_and_given_up():
-    result, events, policy = play(Silent())
+@pytest.mark.parametrize("form", Form)
+def test_a_model_that_times_out_is_refused_and_given_up(form):
+    result, events, policy = play(Silent(), form)
     assert policy.asked == STALE and result.ended is Ended.EXHAUSTED
     assert refused(events)[0].action == ANSWER and refused(events)[0].reason.startswith("timeout: ")
 

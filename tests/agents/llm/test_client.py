@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 
 import pytest
 
@@ -128,6 +130,68 @@ def test_what_may_be_transient_is_tried_again():
     with serving(lambda body: next(answers)) as server:
         ((answer,),) = client(server, retries=1).act_batch([TALK], GREEDY)
     assert answer.text == "2" and len(server.requests) == 2
+
+
+def test_all_tries_share_one_time_out():
+    with serving(lambda body: Raw(b"{}", delay=1.0)) as server:
+        ((answer,),) = client(server, retries=3, timeout=0.3).act_batch([TALK], GREEDY)
+    assert answer.failure.startswith("timeout: no answer after 0.3") and len(server.requests) == 1
+    with serving(lambda body: Raw(b"{}", 503)) as server:
+        ((answer,),) = client(server, retries=9, timeout=1.0).act_batch([TALK], GREEDY)
+    assert answer.failure.startswith("status: 503") and len(server.requests) == 2
+
+
+def test_a_server_says_when_to_ask_again(monkeypatch):
+    pauses: list[float] = []
+    monkeypatch.setattr("agents.llm.client.time.sleep", pauses.append)
+    answers = iter([Raw(b"{}", 429, headers={"retry-after": "3"}), Raw(b"{}", 429), Raw(b"{}", 503), ["2"]])
+    with serving(lambda body: next(answers)) as server:
+        ((answer,),) = client(server, retries=3, timeout=30.0).act_batch([TALK], GREEDY)
+    assert answer.text == "2" and [pause for pause in pauses if pause] == [3.0, 1.0, 2.0]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_server_that_starts_late_is_waited_for():
+    port, opened = free_port(), []
+
+    def open_client():
+        opened.append(Client(f"http://127.0.0.1:{port}/v1", wait=60))
+
+    waiting = threading.Thread(target=open_client)
+    waiting.start()
+    waiting.join(0.7)
+    assert waiting.is_alive() and not opened
+    with serving(lambda body: ["2"], port) as server:
+        waiting.join(60)
+        ((answer,),) = opened[0].act_batch([TALK], GREEDY)
+    assert answer.text == "2" and opened[0].name == f"{server.url}#tiny"
+    with pytest.raises(Unavailable, match=f"http://127.0.0.1:{port}/v1"):
+        Client(f"http://127.0.0.1:{port}/v1", wait=0.2)
+
+
+def test_the_tokens_that_a_model_reads_are_learnt_from_the_list():
+    for window, known in ((2048, 2048), (None, None), ("2048", None), (0, None)):
+        with serving(lambda body: ["1"], window=window) as server:
+            assert client(server).window == known
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "This model's maximum context length is 1024 tokens. However, you requested 4363 tokens."},
+        {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"},
+        {"message": "too long", "code": "context_length_exceeded"},
+    ],
+)
+def test_a_prompt_that_does_not_fit_has_a_code_of_its_own(error):
+    with serving(lambda body: Raw(json.dumps({"error": error}).encode(), 400)) as server:
+        ((answer,),) = client(server).act_batch([TALK], GREEDY)
+    assert answer.failure.startswith("window: 400, ") and len(server.requests) == 1
 
 
 def test_a_server_or_model_that_is_not_there_is_named():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import sys
@@ -160,6 +161,63 @@ def test_a_policy_that_fails_again_and_again_is_not_asked_any_more():
     assert policy.asked == 2
     recovering = Patient(Scripted(["fine"]), 1)
     assert recovering.act_batch([TALK], Sampling())[0][0].text == "fine" and recovering.failures == 0
+
+
+class Narrow:
+    """Reads so many characters, and has no further fault."""
+
+    name = "narrow"
+
+    def __init__(self, characters):
+        self.characters, self.asked = characters, []
+
+    def act_batch(self, conversations, sampling):
+        self.asked += conversations
+        return [(self._answer(talk),) * sampling.count for talk in conversations]
+
+    def _answer(self, talk):
+        size = sum(len(message.content) for message in talk)
+        return Completion(failure=f"window: 400, {size} characters") if size > self.characters else Completion("1")
+
+
+def test_a_prompt_that_does_not_fit_is_asked_again_shorter_until_it_fits():
+    problem, exchanges = ToyProblem(), []
+    formatter = Formatter()
+    view = formatter.view(problem, problem.root, problem.legal(problem.root), history=["x" * 900] * 9)
+    policy = Narrow(1500)
+    replies = Adviser(policy, formatter, Sampling(2), exchanges.append).ask(view, np.random.default_rng(0))
+    assert [reply.refusals for reply in replies] == [(), ()] and replies[0].actions
+    sizes = [sum(len(message.content) for message in talk) for talk in policy.asked]
+    assert len(sizes) > 2 and all(later <= sooner / 2 for sooner, later in itertools.pairwise(sizes))
+    assert all(talk[1].content.startswith("Program:\na=0\nb=0\nc=0") for talk in policy.asked)
+    assert len({exchange.sampling.seed for exchange in exchanges}) == 1
+    assert len({exchange.formatter for exchange in exchanges}) == len(sizes) == len(exchanges) / 2
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_model_that_reads_nothing_is_asked_a_few_times_and_refused(form):
+    problem, policy = ToyProblem(), Narrow(0)
+    formatter = Formatter(form)
+    view = formatter.view(problem, problem.root, problem.legal(problem.root), history=["x" * 90] * 9)
+    (reply,) = Adviser(policy, formatter).ask(view, np.random.default_rng(0))
+    assert not reply.actions and reply.refusals[0].startswith("size: the shortest prompt has ")
+    assert 1 <= len(policy.asked) < 10
+
+
+def test_a_prompt_that_does_not_fit_says_nothing_against_the_server():
+    policy, told = Narrow(0), []
+    patient = Patient(policy, 2, told.append)
+    for _ in range(5):
+        patient.act_batch([TALK], Sampling())
+    assert len(policy.asked) == 5 and patient.failures == 0 and not told
+
+
+def test_who_gives_a_policy_up_is_told_once_and_why():
+    told: list[str] = []
+    patient = Patient(Counting(Completion(failure="connection: refused")), 2, told.append)
+    for _ in range(5):
+        patient.act_batch([TALK], Sampling(2))
+    assert told == ["counting is not asked any more: 2 requests in a row failed, connection: refused"]
 
 
 def test_a_transcript_holds_every_exchange_and_what_was_made_of_it(tmp_path):

@@ -52,7 +52,7 @@ def test_even_an_untrained_model_gives_permitted_answers(model, temperature):
 
 def test_a_prompt_that_is_too_long_is_a_failure(model):
     ((answer,),) = model.act_batch([(Message(Role.USER, "x" * 3000),)], Sampling())
-    assert answer.failure.startswith("size: a prompt of 3,0")
+    assert answer.failure.startswith("window: a prompt of 3,0")
 
 
 def test_an_untrained_model_plays_with_legal_actions_only(model):
