@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.leir_env.affine import evaluate
-from envs.leir_env.ir import Call, Const, Expr, Index
+from envs.leir_env.ir import Call, Const, Expr, Index, Program
 from envs.leir_env.parser import parse
 from envs.leir_env.printer import show_expression
-from envs.leir_env.simplify import linear, simplify
+from envs.leir_env.simplify import linear, rewrite, simplify
+from envs.leir_env.tree import equations, indices, loops_below, substitute
+from tests.leir_env.nests import programs
 
 EXTENTS = {"i": 5, "j": 4, "f": 20}
 
@@ -103,3 +105,18 @@ def test_two_conditions_that_always_hold_are_true_and_two_that_never_do_are_fals
     assert simplify(
         Call("or", (Call("lt", (Index("i"), Const(0))), Call("ge", (Index("i"), Const(4))))), {"i": 4}
     ) == Const(False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs(), st.integers(2, 4))
+def test_rewriting_is_substituting_and_then_simplifying_each_expression(program: Program, factor: int) -> None:
+    for nest in program.body:
+        for loop in loops_below(nest):
+            values = {loop.index: Call("add", (Call("mul", (Const(factor), Index("x"))), Index("y")))}
+            around = {"x": -(-loop.extent // factor), "y": factor}
+            for child in loop.block.body:
+                new = rewrite(child, values, around)
+                for old, now in zip(equations(child), equations(new), strict=True):
+                    if loop.index in indices(old.value):
+                        inside = {below.index: below.extent for below in loops_below(child)}
+                        assert now.value == simplify(substitute(old.value, values), {**around, **inside})
