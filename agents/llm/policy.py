@@ -197,7 +197,7 @@ def _told(conversation: Conversation, text: str) -> Completion:
 
 
 CHARACTERS_A_TOKEN = 1.8
-"""Fewer than in prompts about shipped programs (2.4 to 4.3 with the vocabulary of Qwen); a bare program may have 1.4."""
+"""Fewer than in prompts about shipped programs (2.4 to 4.3, vocabulary of Qwen); a bare program may have 1.4."""
 
 
 def estimate_tokens(text: str) -> int:
