@@ -48,3 +48,7 @@ def main() -> None:
     from envs.common.console import Verbs
 
     Verbs(VERBS, name="leirgym", help="Tensor-program optimisation as reinforcement learning.")()
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,11 @@ from envs.common.progress import progress
 HEAVY = ("tvm", "torch", "lark", "islpy", "sympy", "rich", "click")
 
 
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "leirgym", "list"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "matmul_512" in done.stdout, done.stderr
+
+
 def test_importing_leirgym_registers_the_environments_and_loads_nothing_heavy():
     code = f"""
 import sys, leirgym, gymnasium
