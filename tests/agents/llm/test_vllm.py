@@ -65,7 +65,7 @@ def started(folder: str, log: Path) -> Iterator[tuple[str, subprocess.Popen]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--port", str(port)]
-    options = ["--dtype", "bfloat16", "--enforce-eager", "--max-model-len", "4096", "--host", "127.0.0.1"]
+    options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "4096", "--host", "127.0.0.1"]
     with log.open("w") as output:
         settings = {"stdout": output, "stderr": output, "env": os.environ | ENVIRONMENT, "start_new_session": True}
         process = subprocess.Popen([*command, *options], **settings)
@@ -170,7 +170,7 @@ def test_a_server_that_is_killed_during_a_search_is_told_and_the_search_goes_on(
 def test_the_engine_in_this_process_keeps_to_the_permitted_answers(folder, monkeypatch):
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    model = VLLM(folder, dtype="bfloat16", enforce_eager=True, max_model_len=4096)
+    model = VLLM(folder, dtype="float32", enforce_eager=True, max_model_len=4096)
     answers = model.act_batch([TALK, TALK], Sampling(2, 1.0, 200, 3, Constraint(CHOICES, 2)))
     for answer in (answer for found in answers for answer in found):
         assert not answer.failure and set(answer.text.split("\n")) <= set(CHOICES)
