@@ -118,6 +118,15 @@ def design(
     return _answer(best, archive.records, settings, unseen, repeats, out)
 
 
+def _command(settings: Mapping[str, Any], programs: int) -> str:
+    """The command of a study, without where its files are."""
+    options = {"programs": programs} | {name: settings[name] for name in ("survivors", "founders", "seed")}
+    options["rungs"] = ",".join(map(str, settings["rungs"]))
+    if settings["designer"] != Grammar().name:
+        options |= {"model": settings["designer"], "info": settings["info"]}
+    return " ".join(["leirgym design", *settings["spaces"], *(f"--{name} {value}" for name, value in options.items())])
+
+
 def _rungs(text: str) -> tuple[int, ...]:
     try:
         rungs = tuple(map(int, text.split(",")))
@@ -182,6 +191,11 @@ def _answer(
     if out is not None:
         story = out.with_suffix(".json")
         out.write_text(best[0].source)
-        story.write_text(json.dumps(ancestry(records, best[0].number, settings), indent=1) + "\n")
+        story.write_text(
+            json.dumps(
+                {"command": _command(settings, len(records)), **ancestry(records, best[0].number, settings)}, indent=1
+            )
+            + "\n"
+        )
         lines.append(f"wrote {out} and {story}")
     return Answer("\n".join(lines), data)

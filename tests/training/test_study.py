@@ -236,6 +236,7 @@ def test_the_command_designs_resumes_and_compares(tmp_path):
     assert out.read_text() == data["survivors"][0]["source"] and load(out.read_text())
     story = json.loads(out.with_suffix(".json").read_text())
     assert [one["number"] for one in story["lineage"]] == data["lineage"] and story["programs"] == 4
+    assert story["command"].startswith("leirgym design synthetic0/north --programs 4 --survivors 2")
     assert data["lineage"][-1] == data["survivors"][0]["number"]
 
 
