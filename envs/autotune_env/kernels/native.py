@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import platform
 import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
-from envs.autotune_env.kernels.definition import Array, Configuration, Kernel, mistakes
+from envs.autotune_env.kernels.definition import Configuration, mistakes
+from envs.autotune_env.kernels.reference import answer, inputs
 from envs.autotune_env.kernels.results import Built, Failed, Measured, Task, Versions, wrong
 from envs.autotune_env.space import Status
 
@@ -62,8 +61,8 @@ def build(task: Task, configuration: Configuration) -> Built | Failed:
 def measure(task: Task, configuration: Configuration, code: bytes, runs: int) -> Measured | Failed:
     """Run a library once on a poisoned output, compare, then time it. What it times are its own milliseconds."""
     kernel = task.kernel
-    arrays = _inputs(task)
-    expected = _answer(task, tuple(configuration[name] for name in kernel.answer_depends))
+    arrays = inputs(task)
+    expected = answer(task, configuration)
     output = kernel.output()
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(code)
@@ -84,16 +83,3 @@ def measure(task: Task, configuration: Configuration, code: bytes, runs: int) ->
         function(*arguments)
     times = tuple(min(function(*arguments) for _ in range(REPEATS)) for _ in range(runs))
     return Measured(times, verified - start, time.perf_counter() - verified)
-
-
-@functools.lru_cache(maxsize=1)
-def _inputs(task: Task) -> Mapping[str, Array]:
-    kernel: Kernel = task.kernel
-    return kernel.inputs(kernel.constants)
-
-
-@functools.lru_cache(maxsize=16)
-def _answer(task: Task, values: tuple[int, ...]) -> Array:
-    kernel = task.kernel
-    chosen = dict(zip(kernel.answer_depends, values, strict=True))
-    return kernel.answer(_inputs(task), {**kernel.constants, **chosen})

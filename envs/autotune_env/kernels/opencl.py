@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.autotune_env.kernels.definition import Array, Configuration, Kernel, mistakes
+from envs.autotune_env.kernels.definition import Configuration, mistakes
+from envs.autotune_env.kernels.reference import answer, inputs
 from envs.autotune_env.kernels.results import Built, Failed, Measured, Task, Versions, wrong
 from envs.autotune_env.space import Status
 
@@ -50,7 +50,7 @@ def measure(task: Task, configuration: Configuration, code: bytes, runs: int) ->
     import pyopencl
 
     kernel, bench = task.kernel, _bench(task)
-    expected = _answer(task, tuple(configuration[name] for name in kernel.answer_depends))
+    expected = answer(task, configuration)
     assert kernel.geometry is not None
     block = kernel.geometry.block(configuration)
     wanted = tuple(count * threads for count, threads in zip(kernel.geometry.grid(configuration), block, strict=True))
@@ -100,18 +100,5 @@ def _bench(task: Task) -> Bench:
     context = pyopencl.Context([_device()])
     queue = pyopencl.CommandQueue(context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
     flags = pyopencl.mem_flags.READ_WRITE | pyopencl.mem_flags.COPY_HOST_PTR
-    arrays = [kernel.output(), *kernel.passed(_inputs(task))]
+    arrays = [kernel.output(), *kernel.passed(inputs(task))]
     return Bench(context, queue, [pyopencl.Buffer(context, flags, hostbuf=array) for array in arrays])
-
-
-@functools.lru_cache(maxsize=1)
-def _inputs(task: Task) -> Mapping[str, Array]:
-    kernel: Kernel = task.kernel
-    return kernel.inputs(kernel.constants)
-
-
-@functools.lru_cache(maxsize=16)
-def _answer(task: Task, values: tuple[int, ...]) -> Array:
-    kernel = task.kernel
-    chosen = dict(zip(kernel.answer_depends, values, strict=True))
-    return kernel.answer(_inputs(task), {**kernel.constants, **chosen})
