@@ -94,7 +94,11 @@ def tables_of_definitions() -> dict[Path, str]:
 
 @verb("workloads")
 @click.option("--regenerate", "renew", is_flag=True, help="Import every workload and write its file.")
-@click.option("--check", is_flag=True, help="Import every workload; compare it with its file, and with PyTorch.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Import every workload; compare it with its file and PyTorch, and run its default schedule.",
+)
 @click.option(
     "--processes", type=click.IntRange(min=1), default=os.cpu_count(), help="That import.  [default: all cores]"
 )

@@ -98,6 +98,13 @@ def deaf():
     return Function(lambda a, b: torch.tanh(a) + 0 * b)
 
 
+def test_a_schedule_that_is_wrong_is_seen(monkeypatch):
+    program = parse("i:4 j:8\nA:f32[i,j] -> C:f32[i]\nL_i,j C[i] += A[i,j]\n")
+    assert checks.misscheduled(program) == ()
+    monkeypatch.setattr(checks, "default_schedule", lambda program: parse(show(program).replace("+=", "max=")))
+    assert "the default schedule is wrong: normal/C" in checks.misscheduled(program)
+
+
 def test_an_import_that_differs_from_pytorch_is_seen(monkeypatch):
     entry = SIZED["single/leaky_relu"]
 
