@@ -45,8 +45,11 @@ VERBS: dict[str, tuple[str, str]] = {
 
 def main() -> None:
     """Run the command line."""
+    import gc
+
     from envs.common.console import Verbs
 
+    gc.set_threshold(50_000, 20, 20)  # a search makes immutable values by the million, and hardly a cycle
     Verbs(VERBS, name="leirgym", help="Tensor-program optimisation as reinforcement learning.")()
 
 
