@@ -37,7 +37,7 @@ GOOD = written("while True:", "    yield view.fresh()")
 
 @pytest.fixture(scope="module")
 def box():
-    with Sandbox([synthetic()], seconds=1.0) as made:
+    with Sandbox([synthetic()], seconds=60.0) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ def test_a_study_repeats_and_improves(box, tmp_path):
 
 
 def test_how_many_processes_run_a_program_makes_no_difference(box):
-    with Sandbox([synthetic()], seconds=1.0, workers=2) as pair:
+    with Sandbox([synthetic()], seconds=60.0, workers=2) as pair:
         for begin, end in ((0, 1), (1, 4)):
             alone, together = box.run(GOOD, begin, end, 3), pair.run(GOOD, begin, end, 3)
             for name, curves in alone.curves.items():
@@ -226,7 +226,19 @@ def call(*arguments):
 
 def test_the_command_designs_resumes_and_compares(tmp_path):
     path, out = tmp_path / "study.jsonl", tmp_path / "best.py"
-    given = ["synthetic0/north", "--archive", path, "--rungs", "1,2", "--founders", 2, "--survivors", 2]
+    given = [
+        "synthetic0/north",
+        "--archive",
+        path,
+        "--rungs",
+        "1,2",
+        "--seconds",
+        60,
+        "--founders",
+        2,
+        "--survivors",
+        2,
+    ]
     assert call(*given, "--programs", 2).exit_code == 0
     done = call(*given, "--programs", 4, "--test", "synthetic1/east", "--repeats", 2, "--out", out, "--json")
     assert done.exit_code == 0, done.output
