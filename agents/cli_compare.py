@@ -124,7 +124,9 @@ def compare(
     benches = [Bench(workload, file, count, trials, parameters) for workload in loaded]
     try:
         saved = SavedRuns(save)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadInput(f"--save {save}: {error.strerror or error}") from error
+    except ValueError as error:
         raise BadInput(f"--save {save}: {error}") from error
     asked = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
     tasks = [task for task in asked if task not in saved]

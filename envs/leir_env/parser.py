@@ -45,6 +45,9 @@ MAX_NESTING = 60
 """Brackets within brackets; the parse tree is walked recursively."""
 
 
+LOOPS = ("L", "P", "U", "V")
+"""Kinds of loops that are no tensor names; the `B` of a bound loop is told by its axis."""
+
 SHOWN = 80
 """Characters of a long line that an error shows on either side of the place."""
 
@@ -134,7 +137,7 @@ _EXPECTED = {
 
 
 def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseError:
-    line, column = max(error.line, 1), max(error.column, 1)
+    line, column, hint = max(error.line, 1), max(error.column, 1), ""
     if isinstance(error, lark.exceptions.UnexpectedToken):
         found = "the end of the line" if error.token.type in ("_NL", "$END") else f"{error.token.value!s:.40}"
         names = error.accepts or error.expected
@@ -143,12 +146,15 @@ def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseE
     else:
         start = error.pos_in_stream or 0
         found, names = repr(source[start : start + 1]), getattr(error, "allowed", None) or set()
+        if source[start : start + 1] == "_":
+            hint = (
+                "; loops are written L_i,j" if source[start - 1 : start] in LOOPS else "; an element is written A[i,j]"
+            )
     terminals = {term.name: term.pattern for term in _grammar().terminals}
     words = sorted(
         {_EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower()) for name in names}
     )
     expected = ", ".join(words[:8]) + (" ..." if len(words) > 8 else "")
-    hint = "; an element is written A[i,j]" if found == "'_'" else ""
     return ParseError(f"found {found}, expected {expected}{hint}", line, column, source)
 
 
@@ -216,7 +222,7 @@ class _Builder:
             base, _, scope = dtype.partition(".")
             shape = tuple(self.extent(t) for s in _trees(group) for t in s.children)
             for name in names:
-                if name in ("L", "P", "U", "V"):
+                if name in LOOPS:
                     raise _Located(f"{name} is a loop kind, not a tensor name", *_at(name))
                 yield Tensor(str(name), DType(base), shape, Scope(f".{scope}" if scope else ""), role)
 

@@ -156,6 +156,7 @@ HEAD = "i:3 j:4\nA:f32[i,j] -> C:f32[i]\n"
         (HEAD + "L_i,j C[i] += A[i,j] +\n", 3, 23, "found the end of the line, expected"),
         (HEAD + "L_i,j C[i] += A[i,j] ? 2\n", 3, 22, "found '?'"),
         (HEAD + "L_i,j C[i] += A_{i,j}\n", 3, 16, "an element is written A[i,j]"),
+        (HEAD + "L_i, C[i] += A[i,0]\n", 3, 2, "loops are written L_i,j"),
         (HEAD + "L_i,h C[i] += A[i,h]\n", 3, 5, "unknown index h"),
         (HEAD + "L_i,q C[i] += 1.0\n", 3, 5, "unknown index q"),
         (HEAD + "L_i,i C[i] = 1.0\n", 3, 5, "loop i stands inside another loop over i"),
