@@ -147,9 +147,8 @@ def _syntax_error(error: lark.exceptions.UnexpectedInput, source: str) -> ParseE
         start = error.pos_in_stream or 0
         found, names = repr(source[start : start + 1]), getattr(error, "allowed", None) or set()
         if source[start : start + 1] == "_":
-            hint = (
-                "; loops are written L_i,j" if source[start - 1 : start] in LOOPS else "; an element is written A[i,j]"
-            )
+            before = source[start - 1 : start]
+            hint = "; loops are written L_i,j" if before in LOOPS else "; an element is written A[i,j]"
     terminals = {term.name: term.pattern for term in _grammar().terminals}
     words = sorted(
         {_EXPECTED.get(name) or (f"'{terminals[name].value}'" if name in terminals else name.lower()) for name in names}
