@@ -278,6 +278,10 @@ class Search(Generic[S]):
             self._emit(Expanded(node.trace, len(known)))
         return known
 
+    def expanded(self, node: Node[S]) -> bool:
+        """Whether the legal actions of the node were listed."""
+        return node.key in self._legal
+
     def child(self, node: Node[S], action: Action, gain: float = 0.0) -> Node[S]:
         """The node that a legal action leads to; `gain` adds to its potential.
 

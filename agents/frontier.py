@@ -55,23 +55,31 @@ class Beam(Explorer):
     """Children kept of each expanded state."""
     batch: int = 2
     """States measured in a round, while the next are chosen."""
-    variants: int = 16
+    variants: int = 8
     """Varied traces in a round."""
+    expansions: int = 3
+    """States expanded anew in a round, by the lookahead and by variation each; the rest waits for later rounds."""
     proposer: Proposer = field(default_factory=CostModel)
 
     def __post_init__(self) -> None:
-        smallest = min(self.width, self.depth, self.patience, self.branch, self.batch)
+        smallest = min(self.width, self.depth, self.patience, self.branch, self.batch, self.expansions)
         if smallest < 1:
-            raise ValueError(f"width, depth, patience, branch and batch are at least 1, got {smallest}")
+            raise ValueError(f"width, depth, patience, branch, batch and expansions are at least 1, got {smallest}")
 
     def _explore(self, search: Search[Any]) -> None:
         frontier = Frontier(search, self.proposer, self.branch)
 
         def choose() -> list[Node[Any]]:
             parents = by_value(search, search.measured)[: self.width] or [search.root]
-            frontier.look_ahead(parents, self.width, self.depth, self.patience)
-            frontier.vary(parents, self.variants)
-            return frontier.choose(self.batch)
+            while True:
+                frontier.allow(self.expansions)
+                frontier.look_ahead(parents, self.width, self.depth, self.patience)
+                complete = frontier.affords
+                frontier.allow(self.expansions)
+                frontier.vary(parents, self.variants)
+                chosen = frontier.choose(self.batch)
+                if chosen or complete:
+                    return chosen
 
         pipeline(search, choose, frontier.learn)
 
@@ -91,13 +99,34 @@ class Frontier(Generic[S]):
         self._open: dict[str, Node[S]] = {}
         self._children: dict[str, tuple[Node[S], ...]] = {}
         self._ends: dict[str, tuple[Node[S], ...]] = {}
+        self._steps: dict[tuple[str, Action], Node[S] | str] = {}
         self._planned: set[str] = set()
+        self._left: float = math.inf
         self._trust = 1.0
         self._special = deque((self._whole_idea, self._doubtful))
         self._hoped: dict[str, float] = {}
         self._worst: Node[S] | None = None
         self._passed: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
+
+    def allow(self, expansions: int) -> None:
+        """Expand at most so many states from now on; others seem to have no children until more are allowed."""
+        self._left = expansions
+
+    @property
+    def affords(self) -> bool:
+        """Whether another state may be expanded."""
+        return self._left > 0
+
+    def open(self, node: Node[S]) -> bool:
+        """Whether the children of a node are known, or may be."""
+        return self.affords or node.key in self._children
+
+    def _pay(self) -> bool:
+        """Expand one more state, if that is allowed."""
+        paid = self.affords
+        self._left -= paid
+        return paid
 
     def predict(self, node: Node[S]) -> float:
         """The log speedup to expect of a node.
@@ -132,7 +161,7 @@ class Frontier(Generic[S]):
         for height in range(REACH):
             found = [child for node in level for child in self._children_of(node)]
             if height < PLANNED:
-                found += (end for node in level for end in self._ends_of(node))
+                found += (end for node in level if node.key in self._children for end in self._ends_of(node))
             found = [node for node in {n.key: n for n in found}.values() if node.key not in met]
             if not found or self.search.spent:
                 return
@@ -153,7 +182,8 @@ class Frontier(Generic[S]):
             parent, position = pairs[which]
             start = self.follow(self.search.root, parent.trace[:position])
             old, suffix = parent.trace[position], parent.trace[position + 1 :]
-            others = [a for a in self.search.actions(start) if a.name == old.name and a != old]
+            listed = self.search.actions(start) if self.search.expanded(start) or self._pay() else ()
+            others = [a for a in listed if a.name == old.name and a != old]
             choice = int(self.search.rng.integers(len(others) + 1))
             changed = (others[choice],) if choice < len(others) else ()
             self._enter(self.follow(start, (*changed, *suffix)))
@@ -163,12 +193,21 @@ class Frontier(Generic[S]):
         for action in actions:
             if not self.search.fertile(node):
                 break
-            refusal = self.search.problem.refusal(node.state, action)
-            if refusal is None:
-                node = self.search.child(node, action, self._gain(node, action))
+            step = self._step(node, action)
+            if isinstance(step, str):
+                self.search.refuse(node, action, step)
             else:
-                self.search.refuse(node, action, refusal)
+                node = step
         return node
+
+    def _step(self, node: Node[S], action: Action) -> Node[S] | str:
+        """The node that an action leads to, or why it does not apply."""
+        known = self._steps.get((node.key, action))
+        if known is None:
+            refusal = self.search.problem.refusal(node.state, action)
+            known = refusal or self.search.child(node, action, self._gain(node, action))
+            self._steps[node.key, action] = known
+        return known
 
     def successors(self, node: Node[S]) -> list[Node[S]]:
         """The children that the proposer likes and, near the root, the ends of plans; the most promising first."""
@@ -216,6 +255,8 @@ class Frontier(Generic[S]):
     def _children_of(self, node: Node[S]) -> tuple[Node[S], ...]:
         known = self._children.get(node.key)
         if known is None:
+            if not self._pay():
+                return ()
             actions = self.search.actions(node)
             scores = self._rank(node, actions)
             order = sorted(range(len(actions)), key=lambda n: -scores[n])[: self._branch]

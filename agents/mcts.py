@@ -57,12 +57,14 @@ class MCTS(Explorer):
     """Steps of a rollout."""
     batch: int = 2
     """States measured at once, while the next are chosen."""
+    expansions: int = 4
+    """States expanded anew to choose a batch."""
     proposer: Proposer = field(default_factory=CostModel)
 
     def __post_init__(self) -> None:
-        smallest = min(self.branch, self.depth, self.batch)
+        smallest = min(self.branch, self.depth, self.batch, self.expansions)
         if smallest < 1:
-            raise ValueError(f"branch, depth and batch are at least 1, got {smallest}")
+            raise ValueError(f"branch, depth, batch and expansions are at least 1, got {smallest}")
         if min(self.scale, self.temperature) <= 0:
             raise ValueError(f"scale and temperature are positive, got {self.scale} and {self.temperature}")
 
@@ -86,7 +88,13 @@ class _Tree(Generic[S]):
         """Simulate until there is a batch of new ends; none when nothing new is found."""
         chosen: dict[str, Node[S]] = {}
         stale = 0
-        while len(chosen) < self.rules.batch and stale < STALE and not self.search.spent:
+        self.frontier.allow(self.rules.expansions)
+        while len(chosen) < self.rules.batch and not self.search.spent:
+            if stale == STALE and (chosen or self.frontier.affords):
+                break
+            if stale == STALE:
+                self.frontier.allow(self.rules.expansions)
+                stale = 0
             path, end = self._simulate()
             if self.search.fresh(end) and end.key not in chosen:
                 chosen[end.key] = end
@@ -111,7 +119,7 @@ class _Tree(Generic[S]):
     def _simulate(self) -> tuple[list[_Edge[S]], Node[S]]:
         """Go down to a state that was not visited, and on from there by a rollout: the way, and what to measure."""
         node, path = self.search.root, list[_Edge[S]]()
-        while len(path) < self.rules.depth and self.search.fertile(node):
+        while len(path) < self.rules.depth and self.search.fertile(node) and self.frontier.open(node):
             edges = self._edges(node)
             if not edges:
                 break
@@ -151,7 +159,7 @@ class _Tree(Generic[S]):
         """Follow the proposer, noisily, and return the state on the way that is predicted to be the fastest."""
         best = node
         for _ in range(self.rules.rollout):
-            if len(node.trace) >= self.rules.depth or not self.search.fertile(node) or self.search.spent:
+            if len(node.trace) >= self.rules.depth or not self.search.fertile(node) or not self.frontier.open(node):
                 break
             found = self.frontier.successors(node)
             if not found:

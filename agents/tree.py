@@ -7,6 +7,7 @@ After the searches that Step-TP compares (arXiv 2605.25954), with one budget and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,11 +32,19 @@ class Order(StrEnum):
     """The fastest."""
 
 
-_NEXT: Mapping[Order, Callable[[Search[Any], list[Node[Any]]], int]] = {
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A measured state that waits to be expanded, and its steps from the root."""
+
+    node: Node[Any]
+    steps: int
+
+
+_NEXT: Mapping[Order, Callable[[Search[Any], list[_Waiting]], int]] = {
     Order.BREADTH: lambda search, waiting: 0,
     Order.DEPTH: lambda search, waiting: len(waiting) - 1,
     Order.BEST: lambda search, waiting: max(
-        range(len(waiting)), key=lambda n: (search.value(waiting[n]) or 0.0, -len(waiting[n].trace))
+        range(len(waiting)), key=lambda n: (search.value(waiting[n].node) or 0.0, -waiting[n].steps)
     ),
 }
 """The position of the state to expand, among those that wait, in the order in which they were met."""
@@ -49,7 +58,7 @@ class TreeSearch(Explorer):
     branch: int = 4
     """Successors measured of each state."""
     depth: int = 12
-    """Actions after which a state is no longer expanded."""
+    """Steps after which a state is no longer expanded; an action is one, and so is a whole plan."""
     proposer: Proposer = field(default_factory=CostModel)
 
     def __post_init__(self) -> None:
@@ -57,30 +66,32 @@ class TreeSearch(Explorer):
             raise ValueError(f"branch and depth are at least 1, got {self.branch} and {self.depth}")
 
     def _explore(self, search: Search[Any]) -> None:
-        search.measure([search.root])
         frontier = Frontier(search, self.proposer, CONSIDERED)
-        waiting = [search.root]
+        search.measure([search.root], functools.partial(frontier.successors, search.root))
+        waiting = [_Waiting(search.root, 0)]
         while waiting and not search.spent:
-            node = waiting.pop(_NEXT[self.order](search, waiting))
-            if not search.fertile(node) or len(node.trace) >= self.depth:
+            chosen = waiting.pop(_NEXT[self.order](search, waiting))
+            if not search.fertile(chosen.node) or chosen.steps >= self.depth:
                 continue
-            found = [child for child in frontier.successors(node) if search.fresh(child)][: self.branch]
-            search.measure(found)
-            waiting += found if self.order is Order.BREADTH else reversed(found)
+            found = [child for child in frontier.successors(chosen.node) if search.fresh(child)][: self.branch]
+            entered = [_Waiting(child, chosen.steps + 1) for child in found]
+            waiting += entered if self.order is Order.BREADTH else reversed(entered)
+            likely = waiting[0 if self.order is Order.BREADTH else -1].node if waiting else search.root
+            search.measure(found, functools.partial(frontier.successors, likely))
 
 
 @dataclass(frozen=True, slots=True)
 class Chain(Explorer):
     """Takes one step after another, each the proposer's first choice that verifies, and never looks back.
 
-    At the end of a chain (no new action left, or `depth` steps) another begins at the fastest state that has a new
+    At the end of a chain (no new step left, or `depth` of them) another begins at the fastest state that has a new
     successor.
     """
 
     depth: int = 20
-    """Longest chain."""
+    """Steps of the longest chain; an action is one, and so is a whole plan."""
     branch: int = 16
-    """Choices tried for a step before the chain ends."""
+    """New choices tried for a step before the chain ends."""
     proposer: Proposer = field(default_factory=CostModel)
 
     def __post_init__(self) -> None:
@@ -88,26 +99,29 @@ class Chain(Explorer):
             raise ValueError(f"branch and depth are at least 1, got {self.branch} and {self.depth}")
 
     def _explore(self, search: Search[Any]) -> None:
-        search.measure([search.root])
         frontier = Frontier(search, self.proposer, CONSIDERED)
-        node: Node[Any] | None = search.root
-        while node and not search.spent:
-            step = self._step(search, frontier, node) if len(node.trace) < self.depth else None
-            node = step or self._restart(search, frontier)
+        search.measure([search.root], functools.partial(frontier.successors, search.root))
+        start: Node[Any] | None = search.root
+        while start and not search.spent:
+            self._chain(search, frontier, start)
+            ranked = (*by_value(search, search.measured), search.root)
+            start = next((node for node in ranked if any(map(search.fresh, frontier.successors(node)))), None)
 
-    def _restart(self, search: Search[Any], frontier: Frontier[Any]) -> Node[Any] | None:
-        """The fastest state that has a new successor."""
-        for node in (*by_value(search, search.measured), search.root):
-            if len(node.trace) < self.depth and any(map(search.fresh, frontier.successors(node))):
-                return node
-        return None
+    def _chain(self, search: Search[Any], frontier: Frontier[Any], node: Node[Any]) -> None:
+        for _ in range(self.depth):
+            step = self._step(search, frontier, node)
+            if step is None:
+                return
+            node = step
 
     def _step(self, search: Search[Any], frontier: Frontier[Any], node: Node[Any]) -> Node[Any] | None:
-        for child in frontier.successors(node)[: self.branch]:
-            if search.fresh(child) and not search.spent:
-                search.measure([child])
-                if search.fertile(child):
-                    return child
+        fresh = [child for child in frontier.successors(node) if search.fresh(child)]
+        for child in fresh[: self.branch]:
+            if search.spent:
+                return None
+            search.measure([child], functools.partial(frontier.successors, child))
+            if search.fertile(child):
+                return child
         return None
 
 

@@ -368,9 +368,41 @@ def test_the_root_stays_when_every_child_is_slower(agent):
 
 @pytest.mark.parametrize("agent", ["greedy", "beam"])
 def test_lookahead_crosses_a_valley_in_the_first_round(agent):
-    result, _ = solve(make_agent(agent, batch=1), ToyProblem(landscape=valley), Budget(2))
+    result, _ = solve(make_agent(agent, batch=1, expansions=99), ToyProblem(landscape=valley), Budget(2))
     assert result.evaluation is not None and result.evaluation.speedup == pytest.approx(4.0)
     assert len(result.actions) == 9
+
+
+@pytest.mark.parametrize("agent", ["beam", "mcts"])
+@pytest.mark.parametrize("expansions", [1, 3])
+def test_a_round_expands_no_more_than_it_may_and_the_rest_waits_for_later_rounds(agent, expansions):
+    result, events = solve(make_agent(agent, expansions=expansions), ToyProblem(landscape=valley), Budget(30))
+    assert result.evaluation is not None and result.evaluation.speedup == pytest.approx(4.0)
+    kinds = [type(event) for event in events if isinstance(event, Expanded | Evaluated)]
+    most = max(len(list(run)) for kind, run in itertools.groupby(kinds) if kind is Expanded)
+    assert most <= 2 * expansions  # beam: by the lookahead and by variation each
+
+
+@pytest.mark.parametrize("agent", ["greedy", "beam", "mcts"])
+def test_few_expansions_in_a_round_do_not_end_a_search_early(agent):
+    few, many = (solve(make_agent(agent, expansions=n), ToyProblem(), Budget(99))[0] for n in (1, 99))
+    assert few.ended is many.ended is Ended.EXHAUSTED
+    assert few.counts.evaluations >= many.counts.evaluations - 1
+
+
+def test_a_chain_with_more_successors_than_it_tries_comes_to_an_end():
+    result, _ = solve(make_agent("chain", branch=1, depth=2), ToyProblem(), Budget(99))
+    assert result.ended is Ended.EXHAUSTED and result.counts.evaluations == 35
+
+
+@pytest.mark.parametrize("agent", ["chain", "best-first", "bfs", "dfs"])
+def test_a_plan_is_one_step_however_long_it_is(agent):
+    class Planned(ToyProblem):
+        def plans(self, state):
+            return (tuple(parse_action(f"turn({dial}; up)") for dial in "abcabc"),) if state == (0, 0, 0) else ()
+
+    _, events = solve(make_agent(agent, depth=2), Planned(), Budget(99))
+    assert any(isinstance(event, Evaluated) and len(event.trace) > 6 for event in events)
 
 
 def test_a_lookahead_under_noise_comes_to_an_end():
@@ -443,7 +475,7 @@ def test_spread_takes_few_of_a_group_first_and_fills_up():
         (lambda: make_agent("oracle"), "no agent is called oracle; there are random, greedy, beam"),
         (lambda: TreeSearch(branch=0), "branch and depth are at least 1, got 0 and 12"),
         (lambda: Chain(depth=0), "branch and depth are at least 1, got 16 and 0"),
-        (lambda: MCTS(batch=0), "branch, depth and batch are at least 1, got 0"),
+        (lambda: MCTS(batch=0), "branch, depth, batch and expansions are at least 1, got 0"),
         (lambda: MCTS(scale=0.0), "scale and temperature are positive, got 0.0"),
         (lambda: Annealing(chains=0), "chains, depth and branch are at least 1, got 0"),
         (lambda: Annealing(hot=0.01), "temperatures fall from hot to cold > 0, got 0.01 and 0.02"),
@@ -484,7 +516,7 @@ def test_a_failure_warns_of_its_relatives():
 
 
 def test_the_way_to_the_best_is_measured_at_its_middle():
-    _, events = solve(make_agent("beam", batch=2), ToyProblem(), Budget(3))
+    _, events = solve(make_agent("beam", batch=2, expansions=99), ToyProblem(), Budget(3))
     traces = [event.trace for event in evaluated(events)]
     assert len(traces[1]) == 9
     assert len(traces[2]) >= 1
