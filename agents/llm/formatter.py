@@ -53,6 +53,8 @@ class View:
     """Its text."""
     actions: tuple[Action, ...]
     """To choose from, in canonical order."""
+    promising: tuple[Action, ...] = ()
+    """The same without `stop`, the most promising first by the domain's rules of thumb."""
     steps: tuple[str, ...] = ()
     """How the state came about, a line for each action from the root on."""
     speedup: float | None = None
@@ -84,7 +86,8 @@ class Formatter:
     """Builds prompts of at most `tokens` (estimated from above) and reads answers.
 
     What does not fit is left out: the oldest history first; if that is not enough, reasons, then the glossary, then
-    the end of the menu, each as far as needed and with as much of the history as fits then. A state is never cut.
+    the least promising of the menu, each as far as needed and with as much of the history as fits then. A state is
+    never cut.
     """
 
     form: Form = Form.MENU
@@ -124,25 +127,16 @@ class Formatter:
         history: Sequence[str] = (),
     ) -> View:
         """Collect what a prompt tells of a state; `actions` are legal in it."""
-        listed = () if self.form is Form.REWRITE else self._listed(problem, state, actions)
+        promising = () if self.form is Form.REWRITE else _promising(problem, state, actions)[: self.menu]
+        listed = () if self.form is Form.REWRITE else _only(promising, actions)
         latest = tuple(history)[max(0, len(history) - self.history) :]
-        view = View(problem.show(state), listed, tuple(steps), speedup, latest)
+        view = View(problem.show(state), listed, promising, tuple(steps), speedup, latest)
         known = describable(problem)
         if known is None:
             return view
         reasons = {action: known.describe(state, action) for action in listed} if self.reasons else {}
         machine = known.machine() if self.machine else ""
         return replace(view, glossary=known.glossary(), machine=machine, reasons=reasons)
-
-    def _listed(self, problem: Problem[S], state: S, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """The most promising actions by the domain's rules of thumb, in canonical order; `stop` always."""
-        if len(actions) <= self.menu:
-            return tuple(actions)
-        moves = [action for action in actions if action != STOP]
-        weights = problem.prior(state, moves)
-        best = sorted(range(len(moves)), key=lambda n: -weights[n])[: self.menu]
-        kept = {moves[n] for n in best} | {STOP}
-        return tuple(action for action in actions if action in kept)
 
     def prompt(self, view: View) -> tuple[Conversation, View] | str:
         """The conversation that asks about a view, and what of the view is in it; or why it can't be asked."""
@@ -234,13 +228,27 @@ def describable(problem: Problem[Any]) -> Describable[Any] | None:
     return cast(Describable[Any], problem) if hasattr(problem, "glossary") else None
 
 
+def _promising(problem: Problem[S], state: S, actions: Sequence[Action]) -> tuple[Action, ...]:
+    """The actions without `stop`, the most promising by the domain's rules of thumb first."""
+    moves = [action for action in actions if action != STOP]
+    weights = problem.prior(state, moves)
+    return tuple(moves[n] for n in sorted(range(len(moves)), key=lambda n: -weights[n]))
+
+
+def _only(promising: Sequence[Action], actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Those of the actions that are promising, and `stop`."""
+    kept = {STOP, *promising}
+    return tuple(action for action in actions if action in kept)
+
+
 def _cuts(view: View) -> Iterator[View]:
     """The view, and less and less of it; at each level the oldest history goes first."""
     levels = [view, replace(view, reasons={}), replace(view, reasons={}, glossary="")]
-    count = len(view.actions)
+    count = len(view.promising)
     while count > 1:
         count //= 2
-        levels.append(replace(levels[-1], actions=view.actions[:count], steps=()))
+        promising = view.promising[:count]
+        levels.append(replace(levels[-1], actions=_only(promising, view.actions), promising=promising, steps=()))
     for level in levels:
         for oldest in range(len(view.history) + 1):
             yield replace(level, history=view.history[oldest:])

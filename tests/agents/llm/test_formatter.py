@@ -78,7 +78,9 @@ def test_only_the_latest_attempts_are_told():
 
 
 def test_history_is_cut_first_then_reasons_then_glossary_then_the_menu():
-    full = View("a=1", LEGAL, (), None, tuple(f"attempt {n}" for n in range(9)), "g" * 200, "", {UP: "r" * 200})
+    promising = tuple(action for action in reversed(LEGAL) if action != STOP)
+    history = tuple(f"attempt {n}" for n in range(9))
+    full = View("a=1", LEGAL, promising, history=history, glossary="g" * 200, reasons={UP: "r" * 200})
     seen = []
     for tokens in range(estimate_tokens(text(Formatter(tokens=9999), full)) + 5, 100, -1):
         asked = Formatter(tokens=tokens).prompt(full)
@@ -94,7 +96,8 @@ def test_history_is_cut_first_then_reasons_then_glossary_then_the_menu():
     assert [bool(cut.reasons) for cut in seen] == sorted((bool(cut.reasons) for cut in seen), reverse=True)
     assert not any(cut.reasons and not cut.glossary for cut in seen)
     assert all(cut.actions == full.actions for cut in seen if cut.glossary)
-    assert len(seen[-1].actions) == 1 and seen[-1].actions == (STOP,)
+    assert all(set(cut.actions) == {STOP, *cut.promising} for cut in seen)
+    assert seen[-1].actions == (STOP, promising[0])
 
 
 def test_a_prompt_that_can_not_be_short_enough_says_so():
