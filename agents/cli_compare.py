@@ -18,17 +18,19 @@ from agents.arena import Bench
 from agents.base import AGENTS, PROPOSERS
 from agents.compare import Comparison, Run, Task, named
 from agents.compare_report import page, tables
-from agents.executors import Executor, ExecutorError, open_executor
+from agents.executors import Executor, ExecutorError, Promise, open_executor
 from agents.llm.formatter import Form
 from agents.llm.options import Model, model_options, takes_proposer
 from agents.rl.options import check_policy, policy_option
 from agents.saved import SavedRuns
-from envs.common.console import Answer, BadInput, Missing, verb
+from envs.common.console import Answer, BadInput, Exit, Missing, verb
 from envs.common.progress import progress
 from envs.common.store import Store
 from envs.leir_env import workloads as shipped
 from envs.leir_env.cli import open_store, read_workload, store_option, thread_count, threads_option
 from envs.leir_env.env import IN_MEMORY
+from envs.leir_env.evaluate import EvaluatorError
+from envs.leir_env.oracle import OracleError
 from envs.leir_env.problem import LeirProblem
 
 
@@ -90,7 +92,8 @@ def compare(
 
     All runs share a store: a program that two agents meet is measured once, so that both get the same figure. With
     local:N runs take place side by side, each process on cores of its own; on a Ray cluster too, but timings one at a
-    time on each machine, and its machines share the store.
+    time on each machine, and its machines share the store. Exit code 1 where a workload can't be judged; the others
+    are compared all the same.
     """
     chosen = _chosen(agents, language.model is not None, policy is not None)
     if html is not None and importlib.util.find_spec("matplotlib") is None:
@@ -131,23 +134,28 @@ def compare(
     asked = [Task(w.name, agent, seed, budget) for w in loaded for agent in chosen for seed in range(seeds)]
     tasks = [task for task in asked if task not in saved]
     taken = 0
-    notes = []
+    failed: dict[str, str] = {}
     with (
         contextlib.closing(executor),
         progress("compare", len(tasks)) as show,
         contextlib.suppress(KeyboardInterrupt),
     ):
         for task, done in _runs(benches, tasks, executor):
-            saved.add(task, done)
             taken += 1
-            show(taken, f"{done.agent} on {done.workload}: {_best(done)}")
+            if isinstance(done, Run):
+                saved.add(task, done)
+                show(taken, f"{done.agent} on {done.workload}: {_best(done)}")
+            else:
+                failed[task.workload] = done
+    notes = [f"{workload}: {sentence}" for workload, sentence in failed.items()]
     if taken < len(tasks):
         notes.append(f"interrupted after {taken} of {len(tasks)} runs")
     found = Comparison(saved.runs)
     if html is not None and found.runs:
         most = max(run.evaluations for run in found.runs)
         html.write_text(page(found, f"{len(found.workloads)} workloads, {most} evaluations a run"), encoding="utf-8")
-    return Answer(tables(found) if found.runs else "", found.to_json(), notes=notes)
+    code = Exit.NEGATIVE if failed else Exit.OK
+    return Answer(tables(found) if found.runs else "", found.to_json(), code, notes)
 
 
 def _parameters(language: Model, proposer: str | None, policy: Path | None, agent: str) -> dict[str, Any]:
@@ -189,19 +197,32 @@ def _names(workloads: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
-def _runs(benches: Sequence[Bench], tasks: Sequence[Task], executor: Executor) -> Iterator[tuple[Task, Run]]:
-    """Yield the runs in the order of the tasks, which go workload by workload; after Ctrl-C, those that are done."""
+def _runs(benches: Sequence[Bench], tasks: Sequence[Task], executor: Executor) -> Iterator[tuple[Task, Run | str]]:
+    """Yield the runs in the order of the tasks, which go workload by workload; after Ctrl-C, those that are done.
+
+    Where a workload can't be judged there is a sentence that says why, for each of its tasks.
+    """
     asked = [(bench, task, executor.submit(bench.play, task)) for bench in benches for task in tasks if bench.of(task)]
     count = 0
     try:
         for bench, promises in itertools.groupby(asked, key=operator.itemgetter(0)):
+            unfit = ""
             with contextlib.closing(bench):
                 for _, task, promise in promises:
-                    done = promise.result()
+                    done = unfit or _outcome(promise)
+                    unfit = done if isinstance(done, str) else ""
                     count += 1
                     yield task, done
     except KeyboardInterrupt:
-        yield from ((task, promise.result()) for _, task, promise in asked[count:] if promise.done())
+        yield from ((task, _outcome(promise)) for _, task, promise in asked[count:] if promise.done())
+
+
+def _outcome(promise: Promise[Run]) -> Run | str:
+    """The run, or why its workload can't be judged."""
+    try:
+        return promise.result()
+    except (OracleError, EvaluatorError) as error:
+        return str(error)
 
 
 def _best(done: Run) -> str:

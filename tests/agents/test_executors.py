@@ -273,6 +273,17 @@ def test_runs_that_are_saved_are_shown_and_not_taken_again(tmp_path):
     assert SavedRuns(file).runs == kept.runs
 
 
+def test_a_workload_that_can_not_be_judged_is_named_and_the_others_are_compared(tmp_path):
+    overflows = tmp_path / "overflows.leir"
+    overflows.write_text("i:16\nA:f16[i] -> C:f16[i]\nL_i C[i] = A[i]+60000.0*3.0\n")
+    options = ["--agents", "random,greedy", "--budget", "2", "--store", str(tmp_path / "store.sqlite"), "--json"]
+    result = CliRunner().invoke(compare, [str(overflows), SUM, *options])
+    assert result.exit_code == 1
+    assert result.stderr.count("overflows in its own precision on every input set") == 1, result.stderr
+    runs = json.loads(result.stdout.splitlines()[-1])["runs"]
+    assert [(run["workload"], run["agent"]) for run in runs] == [("text", "random"), ("text", "greedy")]
+
+
 def test_a_line_of_a_saved_run_that_was_cut_is_dropped_and_any_other_is_an_error(tmp_path):
     file = tmp_path / "runs.jsonl"
     kept = SavedRuns(file)
