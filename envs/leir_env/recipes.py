@@ -91,7 +91,7 @@ def _best_of_each(program: Program) -> Iterator[Steps]:
     The same where expressions that stand at several places are computed once.
     """
     shared = _computed_once(program)
-    for steps in {(), shared}:
+    for steps in dict.fromkeys(((), shared)):
         best = _mapped(program, steps)
         yield best
         yield _stored(program, _fused(program, best, deepest=False))
