@@ -140,9 +140,16 @@ class ReductionFactorization(Strategy):
         if size > MAX_PRIVATE_BYTES:
             return Refusal("size", f"{where}: partial results take {size} bytes, the limit is {MAX_PRIVATE_BYTES}")
         if any(outer.kind is Kind.UNROLLED for outer in (*node.loops, *loops_below(loop))):
-            for sentence, _, _ in RULES["kind"].check(self.rewrite(program, site, args).program, "llvm"):
-                return Refusal("size", f"{where}: {sentence}")
+            broken = self._broken(program, site)
+            return Refusal("size", f"{where}: {broken}") if broken else None
         return None
+
+    @staticmethod
+    @functools.lru_cache(maxsize=8192)
+    def _broken(program: Program, site: Site) -> str:
+        """What is wrong with the combination of partial results, or nothing; the same for however many of them."""
+        after = ReductionFactorization().rewrite(program, site, ("2", _LANES)).program
+        return next((sentence for sentence, _, _ in RULES["kind"].check(after, "llvm")), "")
 
     def rewrite(self, program: Program, site: Site, args: Args) -> Outcome:
         node, loop = loop_at(program, site[0])
