@@ -1,7 +1,7 @@
 """Frontier search: one open list, from which the most promising states are measured, round by round.
 
-Expanding is cheap and measuring is not, so while a batch is measured the search looks ahead under the
-proposer, many steps deep, and spends the next evaluations only on what that finds. What was measured then
+Expanding is cheaper than measuring, so while a batch is measured the search looks ahead under the proposer, many
+steps deep over several rounds, and spends the next evaluations only on what that finds. What was measured then
 corrects the predictions for its descendants, and how far predicted gains are trusted at all.
 
 After beam search with a learned cost model (Adams et al., "Learning to Optimize Halide with Tree Search
@@ -40,9 +40,9 @@ class Beam(Explorer):
     """Beam search that looks ahead under a proposer and measures what it finds.
 
     A round: look ahead from the `width` fastest measured states, by single actions and by the problem's plans,
-    until predictions stop rising, keeping `width` states at each level; vary the traces of the fastest; put all
-    that into the open list; measure the best `batch` of it. A parent stays in the beam until something faster
-    was measured. With a width of one this is greedy search.
+    until predictions stop rising or `expansions` states were expanded that were not before, keeping `width` states at
+    each level; vary the traces of the fastest; put all that into the open list; measure the best `batch` of it. A
+    parent stays in the beam until something faster was measured. With a width of one this is greedy search.
     """
 
     width: int = 6
@@ -78,7 +78,7 @@ class Beam(Explorer):
                 frontier.allow(self.expansions)
                 frontier.vary(parents, self.variants)
                 chosen = frontier.choose(self.batch)
-                if chosen or complete:
+                if chosen or complete or search.spent:
                     return chosen
 
         pipeline(search, choose, frontier.learn)
@@ -118,9 +118,9 @@ class Frontier(Generic[S]):
         """Whether another state may be expanded."""
         return self._left > 0
 
-    def open(self, node: Node[S]) -> bool:
-        """Whether the children of a node are known, or may be."""
-        return self.affords or node.key in self._children
+    def expandable(self, node: Node[S]) -> bool:
+        """Whether a node may be a parent, and its children are known or may be."""
+        return self.search.fertile(node) and (self.affords or node.key in self._children)
 
     def _pay(self) -> bool:
         """Expand one more state, if that is allowed."""

@@ -119,7 +119,7 @@ class _Tree(Generic[S]):
     def _simulate(self) -> tuple[list[_Edge[S]], Node[S]]:
         """Go down to a state that was not visited, and on from there by a rollout: the way, and what to measure."""
         node, path = self.search.root, list[_Edge[S]]()
-        while len(path) < self.rules.depth and self.search.fertile(node) and self.frontier.open(node):
+        while len(path) < self.rules.depth and self.frontier.expandable(node):
             edges = self._edges(node)
             if not edges:
                 break
@@ -159,7 +159,7 @@ class _Tree(Generic[S]):
         """Follow the proposer, noisily, and return the state on the way that is predicted to be the fastest."""
         best = node
         for _ in range(self.rules.rollout):
-            if len(node.trace) >= self.rules.depth or not self.search.fertile(node) or not self.frontier.open(node):
+            if len(node.trace) >= self.rules.depth or not self.frontier.expandable(node):
                 break
             found = self.frontier.successors(node)
             if not found:
