@@ -196,6 +196,12 @@ def make_proposer(name: str, **parameters: Any) -> Proposer:
     return proposer
 
 
+def own_proposer(name: str) -> str | None:
+    """The proposer that the agent called `name` has unless it is given another; None if it takes none."""
+    kind = type(getattr(make_agent(name), "proposer", None))
+    return next((known for known, path in PROPOSERS.items() if path == f"{kind.__module__}:{kind.__name__}"), None)
+
+
 def factory(what: str, table: Mapping[str, str], name: str) -> Callable[..., Any]:
     """The entry of a table of `module:factory`, imported. Raises `ValueError` for an unknown name."""
     if name not in table:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from agents.arena import Bench
-from agents.base import AGENTS, PROPOSERS
+from agents.base import AGENTS, PROPOSERS, own_proposer
 from agents.compare import Comparison, Run, Task, named
 from agents.compare_report import page, tables
 from agents.executors import Executor, ExecutorError, Promise, open_executor
@@ -185,9 +185,16 @@ def _named(proposers: str | None) -> tuple[str, ...]:
 
 
 def _guided(agents: Sequence[str], proposers: Sequence[str]) -> tuple[str, ...]:
-    """Every agent that takes a proposer with each of `proposers`, if there are any; the others as they are."""
+    """Every agent that takes a proposer with each of `proposers`, if there are any; the others as they are.
+
+    With its own proposer an agent goes by its plain name.
+    """
     ways = {agent: proposers if takes_proposer(agent) else () for agent in agents}
-    return tuple(f"{agent}/{way}" if way else agent for agent in agents for way in ways[agent] or ("",))
+    return tuple(
+        f"{agent}/{way}" if way and way != own_proposer(agent) else agent
+        for agent in agents
+        for way in ways[agent] or ("",)
+    )
 
 
 def _names(workloads: Sequence[str]) -> tuple[str, ...]:

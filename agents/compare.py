@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from agents.base import Budget, Evaluated, Event, SearchResult, make_agent
+from agents.base import Budget, Evaluated, Event, SearchResult, make_agent, own_proposer
 from envs.common.actions import Action
 from envs.common.evaluation import Evaluation
 from envs.common.problem import Problem
@@ -100,7 +100,7 @@ class Task:
 
     workload: str
     agent: str
-    """Its name; with a proposer other than its own, as `beam/uniform`."""
+    """Its name; with a proposer that is not its own, as `beam/uniform`."""
     seed: int
     budget: int
 
@@ -142,7 +142,7 @@ def run(
 
 
 def named(agent: str) -> tuple[str, str | None]:
-    """An agent's name, and that of its proposer if `agent` says which."""
+    """An agent's name, and that of its proposer if it is not the agent's own."""
     name, _, proposer = agent.partition("/")
     return name, proposer or None
 
@@ -224,8 +224,8 @@ class Comparison:
         for agent in self.agents:
             name, proposer = named(agent)
             goal = self.curve(f"{name}/{standard}")
-            if proposer is not None and goal:
-                found.setdefault(name, {})[proposer] = self.reached(agent, goal[-1])
+            if goal:
+                found.setdefault(name, {})[proposer or own_proposer(name) or ""] = self.reached(agent, goal[-1])
         return found
 
     def to_json(self) -> dict[str, Any]:

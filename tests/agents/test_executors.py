@@ -295,3 +295,9 @@ def test_a_line_of_a_saved_run_that_was_cut_is_dropped_and_any_other_is_an_error
     file.write_text("{}\n" + whole)
     result = CliRunner().invoke(compare, ["sum", "--save", str(file)])
     assert result.exit_code == 2 and "line 1 is no run of a comparison" in result.stderr
+
+
+def test_an_agent_with_its_own_proposer_goes_by_its_plain_name():
+    names = cli_compare._guided(("random", "beam", "mcts"), ("uniform", "cost"))
+    assert names == ("random", "beam/uniform", "beam", "mcts/uniform", "mcts")
+    assert cli_compare._guided(("random", "beam"), ()) == ("random", "beam")
