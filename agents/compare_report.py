@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 from collections.abc import Sequence
 from string import Template
 
@@ -23,6 +24,8 @@ _COLOURS = (
     "#555555",
 )
 """Told apart by colour-blind readers too (Okabe and Ito, 2008, and more of that kind)."""
+
+_LINES = tuple(itertools.product(("-", "--", ":"), _COLOURS))
 
 
 def tables(found: Comparison) -> str:
@@ -132,12 +135,13 @@ def _figure(found: Comparison, workload: str | None) -> str:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
-    for colour, agent in zip(_COLOURS * 2, found.agents, strict=False):
+    for (dashes, colour), agent in zip(itertools.cycle(_LINES), found.agents, strict=False):
         curve = found.curve(agent, workload)
-        axes.step(range(1, len(curve) + 1), curve, where="post", label=agent, color=colour, linewidth=1.6)
+        line = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
+        axes.step(range(1, len(curve) + 1), curve, where="post", label=agent, **line)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}x")
@@ -145,7 +149,7 @@ def _figure(found: Comparison, workload: str | None) -> str:
     axes.set_ylabel("best speedup over the baseline")
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, ncols=2)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
