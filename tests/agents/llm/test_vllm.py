@@ -66,6 +66,7 @@ def started(folder: str, log: Path) -> Iterator[tuple[str, subprocess.Popen]]:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--port", str(port)]
     options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "4096", "--host", "127.0.0.1"]
+    options += ["--max-num-batched-tokens", "16384"]
     with log.open("w") as output:
         settings = {"stdout": output, "stderr": output, "env": os.environ | ENVIRONMENT, "start_new_session": True}
         process = subprocess.Popen([*command, *options], **settings)
@@ -174,5 +175,7 @@ def test_the_engine_in_this_process_keeps_to_the_permitted_answers(folder, monke
     answers = model.act_batch([TALK, TALK], Sampling(2, 1.0, 200, 3, Constraint(CHOICES, 2)))
     for answer in (answer for found in answers for answer in found):
         assert not answer.failure and set(answer.text.split("\n")) <= set(CHOICES)
+    (seeded,) = zip(*model.act_batch([(Message(Role.USER, "x" * 3000),)] * 4, Sampling(seed=1)), strict=True)
+    assert not any(answer.failure for answer in seeded)  # in steps of fewer tokens, an engine on a CPU dies of them
     (long,), (short,) = model.act_batch([(Message(Role.USER, "x" * 5000),), TALK], Sampling())
     assert model.window == 4096 and long.failure.startswith("window: ") and not short.failure
