@@ -100,10 +100,11 @@ def compare(
         raise Missing("the report needs matplotlib: pip install 'leirgym[plot]'")
     if html is not None and not html.parent.is_dir():
         raise BadInput(f"--html {html}: there is no folder {html.parent}")
-    guides = _named(proposers)
-    if guides and proposer is not None:
+    if proposers is not None and proposer is not None:
         raise BadInput("--proposer and --proposers exclude each other")
-    for guide in guides or (proposer,):
+    # A run is named by what guided it however that was said, so that saved ones are not taken for others.
+    guides = _named(proposers or proposer)
+    for guide in guides or (None,):
         language.check(chosen, guide)
     if language.form is Form.REWRITE:
         raise BadInput("--form rewrite goes with optimize: a program that a model wrote has no trace of actions")
@@ -112,7 +113,7 @@ def compare(
     loaded = [read_workload(what) for what in _names(workloads)]
     check_policy(policy, chosen, [LeirProblem(workload) for workload in loaded] if policy else [])
     chosen = _guided(chosen, guides)
-    make = functools.partial(_parameters, language, proposer, policy)
+    make = functools.partial(_parameters, language, policy)
     made = {agent: make(agent) for agent in chosen}
     kept, count = open_store(store, Store), thread_count(threads)
     try:
@@ -158,10 +159,10 @@ def compare(
     return Answer(tables(found) if found.runs else "", found.to_json(), code, notes)
 
 
-def _parameters(language: Model, proposer: str | None, policy: Path | None, agent: str) -> dict[str, Any]:
+def _parameters(language: Model, policy: Path | None, agent: str) -> dict[str, Any]:
     """What to make an agent with."""
-    name, own = named(agent)
-    return {"model": policy} if name == "ppo" else language.parameters(name, own or proposer)
+    name, proposer = named(agent)
+    return {"model": policy} if name == "ppo" else language.parameters(name, proposer)
 
 
 def _chosen(agents: str, model: bool, policy: bool) -> tuple[str, ...]:

@@ -297,6 +297,15 @@ def test_a_line_of_a_saved_run_that_was_cut_is_dropped_and_any_other_is_an_error
     assert result.exit_code == 2 and "line 1 is no run of a comparison" in result.stderr
 
 
+@pytest.mark.parametrize(("proposer", "agent"), [("heuristic", "greedy/heuristic"), ("cost", "greedy")])
+def test_a_saved_run_tells_what_guided_it(tmp_path, proposer, agent):
+    file = tmp_path / "runs.jsonl"
+    options = ["--agents", "greedy", "--budget", "2", "--store", str(tmp_path / "store.sqlite"), "--save", str(file)]
+    result = CliRunner().invoke(compare, [SUM, *options, "--proposer", proposer])
+    assert result.exit_code == 0, result.output
+    assert [run.agent for run in SavedRuns(file).runs] == [agent]
+
+
 def test_an_agent_with_its_own_proposer_goes_by_its_plain_name():
     names = cli_compare._guided(("random", "beam", "mcts"), ("uniform", "cost"))
     assert names == ("random", "beam/uniform", "beam", "mcts/uniform", "mcts")
